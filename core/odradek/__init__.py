@@ -1,0 +1,1 @@
+"""Odradek: a partitioned, append-only log service that speaks the Kafka protocol."""

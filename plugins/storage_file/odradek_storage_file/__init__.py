@@ -1,0 +1,1 @@
+"""Odradek plugin: log storage in segment files on local disk, with sendfile and group-committed fdatasync."""

@@ -1,0 +1,1 @@
+"""Odradek plugin: TCP transport with scatter-gather sends and sendfile."""
