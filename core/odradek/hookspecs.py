@@ -1,0 +1,80 @@
+"""What a plugin can supply, as pluggy hook specifications.
+
+A plugin is an importable module named in the entry-point group `odradek`; its functions marked
+with `odradek.hookspecs.hookimpl` are its hooks. Every hook is synchronous, is called once at
+start-up, and returns **factories**: descriptions that say which URL scheme they serve, which
+settings they take, and how to open the thing itself. Nothing is opened while hooks run, so a
+plugin's module should import little until its factory is used.
+
+Two factories for one scheme are an error that names both distributions; there is no order of
+precedence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
+
+import pluggy
+from attrs import field, frozen
+
+from .contracts.coordinator import Coordinator
+from .contracts.storage import SegmentStore
+from .contracts.transport import Transport
+
+__all__ = [
+    "PROJECT",
+    "CoordinatorFactory",
+    "Factory",
+    "StorageFactory",
+    "TransportFactory",
+    "hookimpl",
+    "hookspec",
+]
+
+PROJECT = "odradek"
+"""The pluggy project name, and the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@frozen(slots=True)
+class Factory(Generic[T_co]):
+    """How to open one kind of thing.
+
+    `scheme`: the URL scheme served, such as `file`. `settings`: an attrs class; each field has a
+    type, a default and, in its metadata, `doc` (see `odradek.config.setting`); the keys of the
+    configuration section other than `url` are structured into it. `open(url, settings)` gives an
+    async context manager; leaving it closes everything, with no task or thread left behind.
+    """
+
+    scheme: str
+    settings: type[Any]
+    open: Callable[[str, Any], AbstractAsyncContextManager[T_co]] = field(eq=False)
+
+
+StorageFactory = Factory[SegmentStore]
+CoordinatorFactory = Factory[Coordinator]
+TransportFactory = Factory[Transport]
+
+
+@hookspec
+def odradek_storage() -> Sequence[Factory[SegmentStore]]:  # type: ignore[empty-body]  # a specification
+    """Return the factories of segment stores that this plugin supplies."""
+
+
+@hookspec
+def odradek_coordinator() -> Sequence[Factory[Coordinator]]:  # type: ignore[empty-body]  # likewise
+    """Return the factories of coordinators that this plugin supplies."""
+
+
+@hookspec
+def odradek_transport() -> Sequence[Factory[Transport]]:  # type: ignore[empty-body]  # likewise
+    """Return the factories of transports that this plugin supplies.
+
+    One transport object serves every listener and every outgoing connection of its scheme.
+    """
