@@ -1,0 +1,53 @@
+"""Record batches v2 (magic 2), without IO: bytes, values and `now_ms` in, bytes and values out.
+
+The broker's path, per partition of a produce request:
+
+    validated = validate(view, rules, now_ms)          # one batch; checked, CRC and all
+    assign(validated.buffer, 0, base_offset, leader_epoch)
+    meta = validated.meta.assigned(base_offset, leader_epoch)
+    write(validated.buffer)
+
+A follower, and recovery:
+
+    found = scan(memoryview(data))                     # CRC of every batch
+    for meta, position in zip(found.metas, found.positions): ...
+    if found.problem is not None:                      # found.end bytes are good
+        torn = find_next_valid(view, found.problem.position, min_offset=next_offset) is None
+
+Clients and tools:
+
+    builder = BatchBuilder(max_bytes=16_384, compression=CompressionType.LZ4)
+    builder.append(timestamp_ms, key, value, [("trace", b"1")])    # False when it is full
+    data = builder.build()
+    for record in iter_records(data): ...              # many batches, control batches left out
+
+Positions and sizes are in bytes, timestamps in milliseconds since 1970 or -1, offsets inclusive
+except where they are called `next` or `end`.
+"""
+
+from odradek.record.batch import (
+    HEADER_SIZE,
+    BatchMeta,
+    assign,
+    check_crc,
+    parse_header,
+    set_log_append_time,
+)
+from odradek.record.compression import CompressionType
+from odradek.record.crc import crc32c
+from odradek.record.scan import Problem, Scan, find_next_valid, scan
+
+__all__ = [
+    "HEADER_SIZE",
+    "BatchMeta",
+    "CompressionType",
+    "Problem",
+    "Scan",
+    "assign",
+    "check_crc",
+    "crc32c",
+    "find_next_valid",
+    "parse_header",
+    "scan",
+    "set_log_append_time",
+]
