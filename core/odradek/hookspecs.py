@@ -19,9 +19,9 @@ from typing import Any, Generic, TypeVar
 import pluggy
 from attrs import field, frozen
 
-from .contracts.coordinator import Coordinator
-from .contracts.storage import SegmentStore
-from .contracts.transport import Transport
+from odradek.contracts.coordinator import Coordinator
+from odradek.contracts.storage import SegmentStore
+from odradek.contracts.transport import Transport
 
 __all__ = [
     "PROJECT",

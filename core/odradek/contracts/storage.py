@@ -52,13 +52,13 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from attrs import field, frozen
 
-from ..errors import OdradekError
-from ..record import BatchMeta
-from ..types import Buffer, PartitionKey
+from odradek.errors import OdradekError
+from odradek.record import BatchMeta
+from odradek.types import Buffer, PartitionKey
 
 __all__ = [
     "BatchMeta",
@@ -349,6 +349,12 @@ class DataRef(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the bytes. Idempotent, never raises."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class PartitionReader(ABC):

@@ -1,0 +1,130 @@
+"""Finding things in a log: a batch by offset, by size, by timestamp.
+
+A look-up starts at a row of the sparse index and walks batch headers from there. Only the
+look-up by timestamp opens a batch, because its answer names a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from odradek.contracts.storage import Hint, PartitionReader, SegmentIndex, SegmentInfo
+from odradek.record import HEADER_SIZE, BatchMeta, decode_records, parse_header
+
+if TYPE_CHECKING:
+    from odradek.log.partition import PartitionLog
+
+__all__ = ["Found", "cut", "first_at_or_after", "headers", "newest", "position_of"]
+
+FIRST_WINDOW = 4096
+SCAN_WINDOW = 256 * 1024
+
+
+class Found(NamedTuple):
+    """A record found by time: its offset, its timestamp in ms, the batch's leader epoch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+async def headers(
+    reader: PartitionReader, segment_id: int, position: int
+) -> AsyncIterator[tuple[BatchMeta, int]]:
+    """Walk the batch headers of a segment from a batch boundary on, with their byte positions.
+
+    Reads windows and skips over the records: the first window is one index interval, because a
+    look-up by offset rarely needs more. Raises what `PartitionReader.read` raises.
+    """
+    window = FIRST_WINDOW
+    while True:
+        with await reader.read(segment_id, position, window, Hint.RANDOM) as data:
+            held = b"".join(data.views())
+        if len(held) < HEADER_SIZE:
+            return
+        at = 0
+        while at + HEADER_SIZE <= len(held):
+            meta = parse_header(held, at)
+            yield meta, position + at
+            at += meta.size
+        position += at
+        window = SCAN_WINDOW
+
+
+async def position_of(
+    reader: PartitionReader, segment: SegmentInfo, index: SegmentIndex, offset: int
+) -> int:
+    """Byte position of the first batch that reaches to `offset` or beyond (size if none does)."""
+    row = index.floor(offset)
+    async for meta, position in headers(reader, segment.id, index.positions[row]):
+        if meta.last_offset >= offset:
+            return position
+    return segment.size
+
+
+async def cut(
+    reader: PartitionReader,
+    segment: SegmentInfo,
+    index: SegmentIndex,
+    start: int,
+    max_bytes: int,
+    at_least_one: bool,
+) -> tuple[int, int]:
+    """End of the whole batches from byte `start` that fit into `max_bytes`: (position, offset).
+
+    An index row where one lies in reach, which costs no I/O; else by headers. With
+    `at_least_one` the first batch counts even when it alone is larger.
+    """
+    row = index.floor_position(start + max_bytes)
+    if index.positions[row] > start:
+        return index.positions[row], index.offsets[row]
+    end, end_offset = start, -1
+    async for meta, position in headers(reader, segment.id, start):
+        following = position + meta.size
+        if following - start > max_bytes and not (at_least_one and position == start):
+            break
+        end, end_offset = following, meta.last_offset + 1
+        if following - start >= max_bytes:
+            break
+    return end, end_offset
+
+
+async def first_at_or_after(log: PartitionLog, timestamp: int) -> Found | None:
+    """First committed record whose timestamp is `timestamp` (ms) or later, or None (KIP-79)."""
+    reader = log.reader()
+    for segment in log.segments:
+        if segment.max_timestamp < timestamp or segment.end_offset <= log.log_start_offset:
+            continue
+        index = await log.index_of(segment)
+        start = index.positions[index.floor_timestamp(timestamp)]
+        async for meta, position in headers(reader, segment.id, start):
+            if meta.max_timestamp < timestamp or meta.last_offset < log.log_start_offset:
+                continue
+            for offset, stamp in await _timestamps(reader, segment.id, meta, position):
+                if stamp >= timestamp and offset >= log.log_start_offset:
+                    if offset >= log.high_watermark:
+                        return None
+                    return Found(offset, stamp, meta.leader_epoch)
+    return None
+
+
+async def newest(log: PartitionLog) -> Found | None:
+    """The first record that has the log's largest timestamp, or None when empty (KIP-734)."""
+    candidates = [
+        s for s in log.segments if s.max_timestamp >= 0 and s.end_offset > log.log_start_offset
+    ]
+    if not candidates:
+        return None
+    segment = max(candidates, key=lambda s: s.max_timestamp)
+    return await first_at_or_after(log, segment.max_timestamp)
+
+
+async def _timestamps(
+    reader: PartitionReader, segment_id: int, meta: BatchMeta, position: int
+) -> list[tuple[int, int]]:
+    if meta.log_append_time:
+        return [(meta.base_offset, meta.max_timestamp)]
+    with await reader.read(segment_id, position, meta.size, Hint.RANDOM) as data:
+        batch = memoryview(b"".join(data.views()))
+    return [(record.offset, record.timestamp) for record in decode_records(batch)]

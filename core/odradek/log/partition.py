@@ -1,0 +1,541 @@
+"""One partition's log: offsets, epochs, producers and what consumers may see, over any storage.
+
+    log start offset <= high watermark <= log end offset
+    |--- may be read ----------|--- appended, not yet as safe as promised ---|
+
+Appending is synchronous and never waits: validate (elsewhere), give the batch its offset and
+leader epoch in place, hand it to the store. A task per busy partition waits for the store's
+newest ticket, moves the high watermark, and wakes those who wait for it: producers for their
+acknowledgement, consumers for something to read. An idle partition has no task.
+
+Batches are never opened here. The two exceptions are asked for by name: a look-up by timestamp,
+which must name a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import trio
+
+from odradek.config import TopicSettings
+from odradek.contracts.storage import (
+    Chunk,
+    Claim,
+    DataRef,
+    Hint,
+    LogEdit,
+    Offline,
+    OutOfRange,
+    PartitionWriter,
+    SegmentIndex,
+    SegmentInfo,
+    SegmentStore,
+    StorageError,
+    Ticket,
+)
+from odradek.errors import ErrorCode, KafkaError
+from odradek.log.index_cache import IndexCache
+from odradek.log.lookup import cut, headers, position_of
+from odradek.log.producers import DamagedSnapshot, Producers
+from odradek.record import BatchMeta, assign
+from odradek.types import Buffer, PartitionKey
+
+__all__ = ["Append", "PartitionLog", "ReadResult", "Watcher", "open_log"]
+
+INDEX_INTERVAL = 4096
+"""Bytes between rows of the active segment's index (Kafka's index.interval.bytes)."""
+
+SNAPSHOT_INTERVAL = 64 * 1024 * 1024
+"""Bytes after which the producers' state is saved again: bounds what opening has to read."""
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+"""Offsets in a segment's on-disk index are 32-bit and relative, as in Kafka."""
+
+PRODUCERS_BLOB = "producers"
+CURSORS_KEPT = 16
+
+
+class Spawn(Protocol):
+    """Start a background task in the broker's nursery."""
+
+    def __call__(self, async_fn: Callable[..., Any], *args: Any) -> object: ...  # noqa: D102
+
+
+class Watcher(Protocol):
+    """Somebody who waits for more to read in any of several partitions."""
+
+    def advanced(self, log: PartitionLog) -> None:
+        """Called, synchronously, when the log's high watermark moved or the log went away."""
+
+
+class Append(NamedTuple):
+    """Where an append went: first offset, and the offset whose commit acknowledges it.
+
+    `timestamp` is the log append time in ms, or -1 under CreateTime.
+    """
+
+    base_offset: int
+    end_offset: int
+    timestamp: int
+    duplicate: bool
+
+
+class ReadResult(NamedTuple):
+    """What a fetch gets: whole batches as one range of stored bytes (or None for nothing)."""
+
+    data: DataRef | None
+    high_watermark: int
+    log_start_offset: int
+
+
+class _Tail(NamedTuple):
+    """The end of the log at one moment: where the high watermark lies once `ticket` is durable."""
+
+    ticket: Ticket
+    end_offset: int
+    segment_id: int
+    position: int
+
+
+class PartitionLog:
+    """A partition that this broker leads. Built by `open_log`; every method is single-threaded.
+
+    Attributes: `log_start_offset`, `high_watermark`, `log_end_offset` (records, exclusive ends),
+    `leader_epoch`, `failure` (why the log is offline, or None).
+    """
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        topic: str,
+        writer: PartitionWriter,
+        settings: TopicSettings,
+        leader_epoch: int,
+        indexes: IndexCache,
+        spawn: Spawn,
+    ) -> None:
+        snapshot = writer.snapshot
+        active = snapshot.segments[-1]
+        self.key = key
+        self.topic = topic
+        self.settings = settings
+        self.leader_epoch = leader_epoch
+        self.producers = Producers()
+        self.failure: StorageError | None = None
+        self.log_start_offset = snapshot.log_start
+        self.log_end_offset = active.end_offset
+        self.high_watermark = active.end_offset
+        self._writer = writer
+        self._indexes = indexes
+        self._spawn = spawn
+        self._active_id = active.id
+        self._active_base = active.base_offset
+        self._active_size = active.size
+        self._active_first_timestamp = -1
+        self._active_max_timestamp = active.max_timestamp
+        self._active_index: SegmentIndex | None = None
+        self._watermark_segment = active.id
+        self._watermark_position = active.size
+        self._tail: _Tail | None = None
+        self._committing = False
+        self._committed = trio.lowlevel.ParkingLot()
+        self._watchers: set[Watcher] = set()
+        self._cursors: dict[int, tuple[int, int]] = {}
+        self._snapshot_offset = snapshot.log_start
+        self._bytes_since_snapshot = 0
+        self._saving_producers = False
+        self._closed = False
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(self, meta: BatchMeta, buffer: Buffer, now_ms: int) -> Append:
+        """Append one validated batch; its bytes are changed in place (offset, leader epoch).
+
+        Raises KafkaError for what the producer did (sequence), and StorageError: Full, Fenced,
+        Offline. Nothing was appended then.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if meta.producer_id >= 0:
+            seen = self.producers.check(meta)
+            if seen is not None:
+                return Append(seen.base_offset, seen.last_offset + 1, -1, True)
+        base = self.log_end_offset
+        last = base + meta.record_count - 1
+        size = meta.size
+        timestamp = meta.max_timestamp
+        if self._active_size and self._must_roll(size, last, timestamp, now_ms):
+            self._roll()
+        assign(buffer, 0, base, self.leader_epoch)
+        placed = BatchMeta(
+            base, last, size, self.leader_epoch, meta.attributes, meta.base_timestamp, timestamp,
+            meta.producer_id, meta.producer_epoch, meta.base_sequence, meta.record_count,
+        )  # fmt: skip
+        ticket = self._writer.append(Chunk((placed,), (buffer,)))
+        position = self._active_size
+        index = self._active_index
+        if index is not None and position - index.positions[-1] >= INDEX_INTERVAL:
+            index.add(base, position, self._active_max_timestamp)
+        if position == 0:
+            self._active_first_timestamp = timestamp
+        if timestamp > self._active_max_timestamp:
+            self._active_max_timestamp = timestamp
+        self._active_size = position + size
+        self.log_end_offset = last + 1
+        if meta.producer_id >= 0:
+            self.producers.update(placed)
+        self._tail = _Tail(ticket, last + 1, self._active_id, self._active_size)
+        if not self._committing:
+            self._committing = True
+            self._spawn(self._commit_appends)
+        self._bytes_since_snapshot += size
+        if self._bytes_since_snapshot >= SNAPSHOT_INTERVAL:
+            self._save_producers_soon()
+        return Append(base, last + 1, timestamp if meta.log_append_time else -1, False)
+
+    def _must_roll(self, size: int, last: int, timestamp: int, now_ms: int) -> bool:
+        """Kafka's rule (`LogSegment.shouldRoll`): size, offset range, or age by record time."""
+        if self._active_size + size > self.settings.segment_bytes:
+            return True
+        if last - self._active_base > MAX_RELATIVE_OFFSET:
+            return True
+        first = self._active_first_timestamp
+        if first < 0:
+            # Opened with data in the active segment: its first timestamp is not in memory, and
+            # reading it back for this would be I/O on the append path. Creation time stands in.
+            first = self._writer.snapshot.segments[-1].created_ms
+            timestamp = now_ms
+        return timestamp - first > self.settings.segment_ms
+
+    def _roll(self) -> None:
+        sealed = self._writer.roll()
+        if self._active_index is not None and sealed.id == self._active_id:
+            self._active_index = None
+        active = self._writer.snapshot.segments[-1]
+        self._active_id = active.id
+        self._active_base = active.base_offset
+        self._active_size = 0
+        self._active_first_timestamp = -1
+        self._active_max_timestamp = -1
+        self._save_producers_soon()
+
+    async def _commit_appends(self) -> None:
+        """Follow the store's tickets and move the high watermark, until all is committed."""
+        try:
+            while (tail := self._tail) is not None and tail.end_offset > self.high_watermark:
+                try:
+                    await tail.ticket.wait()
+                except StorageError as error:
+                    self.fail(error)
+                    return
+                self.high_watermark = tail.end_offset
+                self._watermark_segment = tail.segment_id
+                self._watermark_position = tail.position
+                self._wake()
+        finally:
+            self._committing = False
+
+    def _wake(self) -> None:
+        if self._committed:
+            self._committed.unpark_all()
+        if self._watchers:
+            for watcher in tuple(self._watchers):
+                watcher.advanced(self)
+
+    def fail(self, error: StorageError) -> None:
+        """Take the log offline: appends are refused from now on, those who wait are told."""
+        self.failure = error
+        self._wake()
+
+    async def wait_committed(self, end_offset: int) -> None:
+        """Return when every offset below `end_offset` is committed.
+
+        Raises the StorageError that took the log offline: whether the batch survived is unknown.
+        """
+        while self.high_watermark < end_offset:
+            if self.failure is not None:
+                raise self.failure
+            await self._committed.park()
+
+    async def room(self) -> None:
+        """Return when the store takes appends again, after Full. Raises StorageError."""
+        await self._writer.room()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell `watcher` of every advance until `unwatch`."""
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Stop telling. Idempotent."""
+        self._watchers.discard(watcher)
+
+    def available(self, offset: int) -> int:
+        """Committed bytes from `offset` on, as far as known without I/O; 0 for nothing.
+
+        Exact at the tail; deeper in the log at least 1 and at most the truth, which is all that
+        `min_bytes` of a waiting fetch needs, because sealed segments are not waited for.
+        """
+        if offset >= self.high_watermark:
+            return 0
+        cursor = self._cursors.get(offset)
+        if cursor is not None and cursor[0] == self._watermark_segment:
+            return max(self._watermark_position - cursor[1], 1)
+        return 1
+
+    async def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> ReadResult:
+        """Return whole committed batches from the one that holds `offset`, `max_bytes` or less.
+
+        With `at_least_one` the first batch is returned even when it alone is larger (KIP-74).
+        Raises KafkaError OFFSET_OUT_OF_RANGE, StorageError. The caller closes the data.
+        """
+        watermark = self.high_watermark
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within [{self.log_start_offset}, {self.log_end_offset}]",
+            )
+        nothing = ReadResult(None, watermark, self.log_start_offset)
+        if offset >= watermark or max_bytes <= 0:
+            return nothing
+        for attempt in range(2):
+            try:
+                return await self._read_range(offset, max_bytes, at_least_one, nothing)
+            except OutOfRange:
+                # The segment went away between the snapshot and the read (an edit of the log):
+                # look it up once more in the newest snapshot.
+                if attempt or offset < self.log_start_offset:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} was trimmed"
+                    ) from None
+        raise AssertionError("unreachable")
+
+    async def _read_range(
+        self, offset: int, max_bytes: int, at_least_one: bool, nothing: ReadResult
+    ) -> ReadResult:
+        watermark = nothing.high_watermark
+        cursor = self._cursors.pop(offset, None)
+        segment = self._segment(offset if cursor is None else None, cursor)
+        index = await self._index(segment)
+        position = cursor[1] if cursor else await position_of(self._writer, segment, index, offset)
+        end = segment.size
+        end_offset = segment.end_offset
+        if segment.id == self._watermark_segment:
+            end = self._watermark_position
+            end_offset = watermark
+        if end - position > max_bytes:
+            end, end_offset = await cut(
+                self._writer, segment, index, position, max_bytes, at_least_one
+            )
+        if end <= position:
+            return nothing
+        tail = segment.id == self._active_id
+        hint = Hint.TAIL if tail else Hint.SCAN
+        data = await self._writer.read(segment.id, position, end - position, hint)
+        if not tail and end == segment.size:
+            following = self._segment(end_offset, None)
+            self._remember(end_offset, following.id, 0)
+        else:
+            self._remember(end_offset, segment.id, end)
+        return ReadResult(data, watermark, self.log_start_offset)
+
+    def _segment(self, offset: int | None, cursor: tuple[int, int] | None) -> SegmentInfo:
+        """The segment that holds an offset, or the one a cursor points into."""
+        segments = self._writer.snapshot.segments
+        if cursor is not None:
+            for segment in reversed(segments):
+                if segment.id == cursor[0]:
+                    return segment
+            raise OutOfRange(f"segment {cursor[0]} is gone")
+        assert offset is not None
+        low, high = 0, len(segments)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        # Compaction leaves gaps: the offset may lie behind the last batch of its segment.
+        if offset >= segments[low].end_offset and low + 1 < len(segments):
+            low += 1
+        return segments[low]
+
+    async def _index(self, segment: SegmentInfo) -> SegmentIndex:
+        if segment.id != self._active_id:
+            return await self._indexes.get(self.key, self._writer, segment.id)
+        index = self._active_index
+        if index is None:
+            index = await self._writer.index(segment.id)
+            if segment.id != self._active_id:
+                return index  # rolled meanwhile
+            if not len(index):
+                index.add(segment.base_offset, 0, -1)
+            self._active_index = index
+        return index
+
+    def _remember(self, offset: int, segment_id: int, position: int) -> None:
+        """Keep where the next fetch of a consumer will start: it then needs no look-up at all."""
+        cursors = self._cursors
+        if len(cursors) >= CURSORS_KEPT:
+            del cursors[next(iter(cursors))]
+        cursors[offset] = (segment_id, position)
+
+    # -- look-ups ----------------------------------------------------------------------------
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the largest epoch at or below `epoch` (KIP-101, KIP-279).
+
+        (-1, -1) when nothing is known of it, as Kafka's OffsetForLeaderEpoch answers.
+        """
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end_offset
+        if epoch > self.leader_epoch or epoch < 0:
+            return -1, -1
+        epochs = self._writer.snapshot.epochs
+        found = -1
+        for entry in epochs:
+            if entry.epoch > epoch:
+                return (found, entry.start_offset) if found >= 0 else (epoch, entry.start_offset)
+            found = entry.epoch
+        return (found, self.log_end_offset) if found >= 0 else (-1, -1)
+
+    def epoch_of(self, offset: int) -> int:
+        """Leader epoch under which `offset` was written, or -1."""
+        found = -1
+        for entry in self._writer.snapshot.epochs:
+            if entry.start_offset > offset:
+                break
+            found = entry.epoch
+        return found
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """The segments as they are now, the active one last."""
+        return self._writer.snapshot.segments
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._writer.snapshot.segments)
+
+    def reader(self) -> PartitionWriter:
+        """Raw access for look-ups that open batches (`odradek.log.lookup`)."""
+        return self._writer
+
+    async def index_of(self, segment: SegmentInfo) -> SegmentIndex:
+        """Return the index of a segment of this log, from memory where possible."""
+        return await self._index(segment)
+
+    # -- upkeep ------------------------------------------------------------------------------
+
+    async def trim(self, offset: int) -> int:
+        """Move the log start offset up to `offset` (-1: the high watermark); return where it is.
+
+        DeleteRecords (KIP-107). Segments wholly below go. Raises KafkaError OFFSET_OUT_OF_RANGE
+        above the high watermark, StorageError.
+        """
+        target = self.high_watermark if offset == -1 else offset
+        if target < 0 or target > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
+            )
+        if target > self.log_start_offset:
+            gone = tuple(
+                s.id for s in self._writer.snapshot.segments if s.sealed and s.end_offset <= target
+            )
+            await self._writer.commit(LogEdit(remove=gone, log_start=target))
+            self.log_start_offset = max(target, self.log_start_offset)
+            for segment_id in gone:
+                self._indexes.forget(self.key, segment_id)
+        return self.log_start_offset
+
+    async def restore_producers(self) -> None:
+        """Rebuild the producers' state: the newest snapshot, then the batch headers after it."""
+        snapshot = self._writer.snapshot
+        offset = snapshot.log_start
+        blob = snapshot.blobs.get(PRODUCERS_BLOB)
+        if blob is not None:
+            try:
+                offset = self.producers.restore(blob)
+            except DamagedSnapshot:
+                offset = snapshot.log_start
+            if offset > self.log_end_offset:
+                # Saved before a crash took the end of the log away (durability below `ack`).
+                self.producers = Producers()
+                offset = snapshot.log_start
+        self._snapshot_offset = offset
+        for segment in snapshot.segments:
+            if segment.end_offset <= offset or segment.size == 0:
+                continue
+            index = await self._index(segment)
+            start = index.positions[index.floor(offset)]
+            async for meta, _ in headers(self._writer, segment.id, start):
+                if meta.base_offset >= offset and meta.producer_id >= 0:
+                    self.producers.update(meta)
+        self._bytes_since_snapshot = 0
+
+    def _save_producers_soon(self) -> None:
+        self._bytes_since_snapshot = 0
+        if not self._saving_producers:
+            self._saving_producers = True
+            self._spawn(self._save_producers)
+
+    async def _save_producers(self) -> None:
+        """Save the producers' state, once all that it speaks of is durable."""
+        try:
+            tail = self._tail
+            offset = self.log_end_offset
+            blob = self.producers.snapshot(offset)
+            if tail is not None:
+                await tail.ticket.wait()
+            await self._writer.commit(LogEdit(blobs={PRODUCERS_BLOB: blob}))
+            self._snapshot_offset = offset
+        except StorageError as error:
+            self.fail(error)
+        finally:
+            self._saving_producers = False
+
+    async def aclose(self) -> None:
+        """Commit what was appended, save the producers' state, close the store's writer."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.failure is None:
+                await self._writer.flush()
+                if self._snapshot_offset < self.log_end_offset:
+                    await self._save_producers()
+        finally:
+            if self.failure is None:
+                self.fail(Offline("the partition was closed"))
+            await self._writer.aclose()
+            self._indexes.forget(self.key)
+
+
+async def open_log(
+    store: SegmentStore,
+    key: PartitionKey,
+    topic: str,
+    settings: TopicSettings,
+    claim: Claim,
+    indexes: IndexCache,
+    spawn: Spawn,
+) -> PartitionLog:
+    """Open, or create, the log of a partition under a claim, with its producers' state.
+
+    `spawn` starts the log's background tasks; they end by themselves when nothing is left to
+    do. Raises what `SegmentStore.open_writer` raises.
+    """
+    writer = await store.open_writer(key, claim)
+    log = PartitionLog(key, topic, writer, settings, claim.epoch, indexes, spawn)
+    try:
+        await log.restore_producers()
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            await writer.aclose()
+        raise
+    return log
