@@ -23,7 +23,9 @@ class IndexCache:
         self._held: OrderedDict[tuple[PartitionKey, int], SegmentIndex] = OrderedDict()
         self._bytes = 0
 
-    async def get(self, key: PartitionKey, reader: PartitionReader, segment_id: int) -> SegmentIndex:
+    async def get(
+        self, key: PartitionKey, reader: PartitionReader, segment_id: int
+    ) -> SegmentIndex:
         """Return the index of a sealed segment. Raises what `PartitionReader.index` raises."""
         slot = (key, segment_id)
         index = self._held.get(slot)

@@ -60,7 +60,7 @@ CURSORS_KEPT = 16
 class Spawn(Protocol):
     """Start a background task in the broker's nursery."""
 
-    def __call__(self, async_fn: Callable[..., Any], *args: Any) -> object: ...  # noqa: D102
+    def __call__(self, async_fn: Callable[..., Any], *args: Any) -> object: ...
 
 
 class Watcher(Protocol):
