@@ -119,6 +119,7 @@ __all__ = [
     "Watch",
     "check_directory",
     "check_key",
+    "check_ttl",
     "check_txn",
     "check_value",
     "directory_of",
@@ -220,6 +221,12 @@ def check_value(key: str, value: bytes) -> None:
         raise TypeError(f"{key!r}: a value is bytes, not {type(value).__name__}")
     if not 0 < len(value) <= MAX_VALUE_BYTES:
         raise ValueError(f"{key!r}: a value has 1 to {MAX_VALUE_BYTES} bytes, not {len(value)}")
+
+
+def check_ttl(ttl: float) -> None:
+    """Raise ValueError unless `ttl` is a number of seconds above 0."""
+    if not 0 < ttl < float("inf"):
+        raise ValueError(f"a session's ttl is a finite number of seconds above 0, not {ttl}")
 
 
 def directory_of(key: str) -> str:

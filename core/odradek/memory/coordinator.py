@@ -1,0 +1,286 @@
+"""The coordinator in memory: several clients in one trio run share a state by its name.
+
+Being a plugin like any other it keeps every promise of the contract but durability. A client can
+be cut off from the state and joined to it again (`MemoryCoordinator.disconnect`, `reconnect`),
+and a session be expired behind its client's back (`MemoryState.expire`), which is what the
+simulation and the conformance kit need.
+
+A session of a connected client needs no renewal: it is as good as the connection. From
+`disconnect` on it has its ttl left, on the client's clock and on the state's, which are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from weakref import WeakValueDictionary
+
+import trio
+
+from odradek.contracts.coordinator import (
+    Absent,
+    Coordinator,
+    Entry,
+    Op,
+    Put,
+    Session,
+    SessionLost,
+    Unavailable,
+    Version,
+    Watch,
+    check_directory,
+    check_key,
+    check_ttl,
+    check_txn,
+    check_value,
+)
+from odradek.contracts.keyspace import Keyspace
+from odradek.contracts.watching import ChangeBuffer
+
+__all__ = ["MemoryCoordinator", "MemoryState", "memory_state", "open_memory_coordinator"]
+
+
+class MemoryState:
+    """What all clients of one name share: the "server"."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keyspace = Keyspace()
+        self._sessions: dict[str, MemorySession] = {}
+        self._session_numbers = count(1)
+        self._expiring: dict[MemorySession, float] = {}
+        self._expiring_changed = trio.lowlevel.ParkingLot()
+
+    def expire(self, session_id: str) -> None:
+        """End a session on this side; its client learns of it at once if it is connected.
+
+        A client that is cut off goes on believing in the session until its deadline, as a real
+        one would. Harmless when the session has ended already.
+        """
+        draft = self.keyspace.begin()
+        draft.end_session(session_id)
+        self.keyspace.commit(draft)
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.coordinator.connected:
+            session.lost.set()
+
+    def reap(self) -> None:
+        """Expire every session whose deadline has passed."""
+        now = trio.current_time()
+        for session in [s for s, deadline in self._expiring.items() if deadline <= now]:
+            del self._expiring[session]
+            self.expire(session.id)
+            session.lost.set()
+
+    async def reap_forever(self) -> None:
+        """Expire sessions as their deadlines pass; every open client runs this."""
+        while True:
+            deadline = min(self._expiring.values(), default=float("inf"))
+            with trio.move_on_at(deadline):
+                await self._expiring_changed.park()
+            self.reap()
+
+    def _open_session(self, coordinator: MemoryCoordinator, ttl: float) -> MemorySession:
+        session = MemorySession(f"{self.name}-{next(self._session_numbers)}", ttl, coordinator)
+        self._sessions[session.id] = session
+        self.keyspace.add_session(session.id)
+        return session
+
+    def _let_expire(self, session: MemorySession, deadline: float) -> None:
+        self._expiring[session] = deadline
+        self._expiring_changed.unpark_all()
+
+    def _keep(self, session: MemorySession) -> bool:
+        """Withdraw `_let_expire`; whether the session is still good."""
+        self._expiring.pop(session, None)
+        return session.id in self._sessions
+
+
+class MemorySession(Session):
+    """A session of a `MemoryCoordinator`."""
+
+    def __init__(self, session_id: str, ttl: float, coordinator: MemoryCoordinator) -> None:
+        self.id = session_id
+        self.ttl = ttl
+        self.lost = trio.Event()
+        self.coordinator = coordinator
+        self.deadline = float("inf")
+
+    @property
+    def alive(self) -> bool:
+        """See `Session.alive`."""
+        return not self.lost.is_set() and trio.current_time() < self.deadline
+
+
+class MemoryCoordinator(Coordinator):
+    """A client of a `MemoryState`; see `open_memory_coordinator`."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+        self.connected = True
+        self._closed = False
+        self._sessions: set[MemorySession] = set()
+        self._watches: dict[ChangeBuffer, str] = {}
+
+    # --- the contract
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Coordinator.get`."""
+        check_key(key)
+        return (await self._reach()).get(key)
+
+    async def list(self, directory: str) -> dict[str, Entry]:
+        """See `Coordinator.list`."""
+        check_directory(directory)
+        return (await self._reach()).list(directory)
+
+    async def put(self, key: str, value: bytes) -> Version:
+        """See `Coordinator.put`."""
+        check_key(key)
+        check_value(key, value)
+        keyspace = await self._reach()
+        draft = keyspace.begin()
+        version = draft.put(key, value)
+        keyspace.commit(draft)
+        return version
+
+    async def txn(self, *ops: Op) -> tuple[Version | Absent, ...]:
+        """See `Coordinator.txn`."""
+        check_txn(ops)
+        sessions = [op.session for op in ops if isinstance(op, Put) and op.session is not None]
+        if any(getattr(session, "coordinator", None) is not self for session in sessions):
+            raise ValueError("a session serves only the coordinator that opened it")
+        keyspace = await self._reach()
+        for session in sessions:
+            if not session.alive:
+                raise SessionLost(f"session {session.id} has ended")
+        draft = keyspace.begin()
+        versions = draft.txn(ops)
+        keyspace.commit(draft)
+        return versions
+
+    @asynccontextmanager
+    async def watch(self, directory: str) -> AsyncIterator[Watch]:
+        """See `Coordinator.watch`."""
+        check_directory(directory)
+        keyspace = await self._reach()
+        watch = ChangeBuffer(keyspace.list(directory))
+        self._watches[watch] = directory
+        keyspace.add_watch(directory, watch)
+        try:
+            yield watch
+        finally:
+            self._watches.pop(watch, None)
+            keyspace.remove_watch(directory, watch)
+
+    @asynccontextmanager
+    async def session(self, ttl: float) -> AsyncIterator[Session]:
+        """See `Coordinator.session`."""
+        check_ttl(ttl)
+        await self._reach()
+        session = self.state._open_session(self, ttl)
+        self._sessions.add(session)
+        try:
+            yield session
+        finally:
+            self._leave(session)
+
+    # --- faults, for the simulation and the conformance kit
+
+    def disconnect(self) -> None:
+        """Cut this client off: calls raise Unavailable, watches fall silent, sessions run out."""
+        if not self.connected:
+            return
+        self.connected = False
+        for watch, directory in self._watches.items():
+            self.state.keyspace.remove_watch(directory, watch)
+        for session in self._sessions:
+            session.deadline = trio.current_time() + session.ttl
+            self.state._let_expire(session, session.deadline)
+
+    def reconnect(self) -> None:
+        """Undo `disconnect`: sessions within their deadline live on, watches catch up."""
+        if self.connected:
+            return
+        self.state.reap()
+        self.connected = True
+        for session in self._sessions:
+            if self.state._keep(session):
+                session.deadline = float("inf")
+            else:
+                session.lost.set()
+        for watch, directory in self._watches.items():
+            watch.resync(self.state.keyspace.list(directory))
+            self.state.keyspace.add_watch(directory, watch)
+
+    # --- inside
+
+    async def _reach(self) -> Keyspace:
+        """Pass a checkpoint; then the caller has the state to itself until it awaits again."""
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise Unavailable(f"coordinator memory:{self.state.name} was closed")
+        if not self.connected:
+            raise Unavailable(f"cut off from coordinator memory:{self.state.name}")
+        self.state.reap()
+        return self.state.keyspace
+
+    def _leave(self, session: MemorySession) -> None:
+        """End a session if the state can be reached; else it expires there by itself."""
+        if session not in self._sessions:
+            return
+        self._sessions.discard(session)
+        if self.connected:
+            self.state.expire(session.id)
+        session.lost.set()
+
+    def _close(self) -> None:
+        for session in tuple(self._sessions):
+            self._leave(session)
+        for watch, directory in self._watches.items():
+            self.state.keyspace.remove_watch(directory, watch)
+            watch.fail(Unavailable(f"coordinator memory:{self.state.name} was closed"))
+        self._watches.clear()
+        self._closed = True
+
+
+# Per trio run, because nothing here is meant for two threads; weak, so that a state goes with the
+# last of its clients and a name can be used afresh by the next test.
+_states: trio.lowlevel.RunVar[WeakValueDictionary[str, MemoryState]] = trio.lowlevel.RunVar(
+    "odradek.memory.coordinator"
+)
+
+
+def memory_state(name: str) -> MemoryState:
+    """Return the state called `name` in this trio run; it lives as long as anyone refers to it."""
+    try:
+        states = _states.get()
+    except LookupError:
+        states = WeakValueDictionary()
+        _states.set(states)
+    state = states.get(name)
+    if state is None:
+        state = states[name] = MemoryState(name)
+    return state
+
+
+@asynccontextmanager
+async def open_memory_coordinator(name: str = "") -> AsyncIterator[MemoryCoordinator]:
+    """Open a client of the state called `name`; all of one name in this trio run share it.
+
+    The state goes when its last client is closed, unless somebody holds on to `memory_state`.
+    """
+    coordinator = MemoryCoordinator(memory_state(name))
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(coordinator.state.reap_forever)
+        try:
+            yield coordinator
+        except Exception as error:
+            failure = error  # raised below, so that it does not arrive in an exception group
+        finally:
+            coordinator._close()
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
