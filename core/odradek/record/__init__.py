@@ -28,26 +28,53 @@ except where they are called `next` or `end`.
 from odradek.record.batch import (
     HEADER_SIZE,
     BatchMeta,
+    assemble,
     assign,
     check_crc,
     parse_header,
     set_log_append_time,
 )
-from odradek.record.compression import CompressionType
+from odradek.record.compression import CompressionType, compress, decompress
+from odradek.record.control import ControlType, TransactionMarker, decode_marker, encode_marker
 from odradek.record.crc import crc32c
+from odradek.record.records import (
+    BatchBuilder,
+    Record,
+    batch_size_bound,
+    decode_records,
+    filter_batch,
+    iter_records,
+)
 from odradek.record.scan import Problem, Scan, find_next_valid, scan
+from odradek.record.validate import Rules, Validated, validate
 
 __all__ = [
     "HEADER_SIZE",
+    "BatchBuilder",
     "BatchMeta",
     "CompressionType",
+    "ControlType",
     "Problem",
+    "Record",
+    "Rules",
     "Scan",
+    "TransactionMarker",
+    "Validated",
+    "assemble",
     "assign",
+    "batch_size_bound",
     "check_crc",
+    "compress",
     "crc32c",
+    "decode_marker",
+    "decode_records",
+    "decompress",
+    "encode_marker",
+    "filter_batch",
     "find_next_valid",
+    "iter_records",
     "parse_header",
     "scan",
     "set_log_append_time",
+    "validate",
 ]

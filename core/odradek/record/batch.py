@@ -53,6 +53,7 @@ __all__ = [
     "RESERVED_ATTRIBUTES",
     "TRANSACTIONAL",
     "BatchMeta",
+    "assemble",
     "assign",
     "check_crc",
     "increment_sequence",
@@ -269,3 +270,32 @@ def set_log_append_time(view: memoryview, position: int, timestamp: int) -> None
     _pack_timestamp(view, position + _MAX_TIMESTAMP_POSITION, timestamp)
     crc = crc32c(view[start : position + PREFIX_SIZE + length])
     _pack_crc(view, position + CRC_POSITION, crc)
+
+
+def assemble(meta: BatchMeta, payload: Buffer) -> bytearray:
+    """Return the batch that `meta` describes around `payload`, with its length and CRC.
+
+    `payload` is compressed already, as the attributes say; `meta.size` is not looked at.
+    """
+    batch = bytearray(HEADER_SIZE)
+    batch += payload
+    HEADER.pack_into(
+        batch,
+        0,
+        meta.base_offset,
+        len(batch) - PREFIX_SIZE,
+        meta.leader_epoch,
+        MAGIC,
+        0,
+        meta.attributes,
+        meta.last_offset - meta.base_offset,
+        meta.base_timestamp,
+        meta.max_timestamp,
+        meta.producer_id,
+        meta.producer_epoch,
+        meta.base_sequence,
+        meta.record_count,
+    )
+    with memoryview(batch) as view:
+        _pack_crc(batch, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
+    return batch
