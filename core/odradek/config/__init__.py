@@ -1,0 +1,47 @@
+"""Configuration: what can be set, read from a file or options, checked, and explained.
+
+`setting` declares a setting, here and in plugins. `load_config` and `config_from_options` give a
+`Config`; `TopicSettings` are a topic's settings under Kafka's names. Importing this package opens
+nothing and starts quickly: TOML, the reference and explanations of mistakes load when needed.
+"""
+
+from odradek.config.fields import ConfigError, Setting, nearest, setting, settings_of, structure
+from odradek.config.load import (
+    config_from_options,
+    config_from_table,
+    default_data_dir,
+    load_config,
+)
+from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
+from odradek.config.secret import Secret
+from odradek.config.topics import (
+    NOT_OFFERED,
+    ConfigType,
+    TopicSetting,
+    TopicSettings,
+    topic_settings,
+)
+
+__all__ = [
+    "NOT_OFFERED",
+    "BrokerSettings",
+    "Config",
+    "ConfigError",
+    "ConfigType",
+    "Limits",
+    "ListenerSettings",
+    "PartSettings",
+    "Secret",
+    "Setting",
+    "TopicSetting",
+    "TopicSettings",
+    "config_from_options",
+    "config_from_table",
+    "default_data_dir",
+    "load_config",
+    "nearest",
+    "setting",
+    "settings_of",
+    "structure",
+    "topic_settings",
+]

@@ -1,0 +1,231 @@
+"""Reading a configuration: a TOML file, options, or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from odradek.config.fields import ConfigError, nearest, settings_of, structure
+from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
+from odradek.config.topics import TopicSettings, topic_settings
+
+__all__ = ["config_from_options", "config_from_table", "default_data_dir", "load_config"]
+
+T = TypeVar("T")
+
+DEFAULT_LISTENER = "tcp://127.0.0.1:9092"
+SECTIONS = ("broker", "listeners", "storage", "coordinator", "limits", "topics")
+
+
+def default_data_dir() -> Path:
+    """Return where the logs live when nobody says: the user's data directory."""
+    import platformdirs  # only needed when there is no configuration
+
+    return platformdirs.user_data_path("odradek", appauthor=False)
+
+
+def load_config(path: str | Path) -> Config:
+    """Read a TOML file. Raises ConfigError with every problem found in it."""
+    return config_from_table(_read(Path(path)), source=str(path))
+
+
+def config_from_options(
+    *,
+    file: str | Path | None = None,
+    listen: Sequence[str] = (),
+    advertised: Sequence[str] = (),
+    storage: str | None = None,
+    coordinator: str | None = None,
+    overrides: Iterable[str] | Mapping[str, object] = (),
+) -> Config:
+    """Build a configuration from what stands on a command line, over `file` if there is one.
+
+    `listen`: URLs, in place of the file's listeners; `advertised`: a `host:port` for each of
+    them, in order. `storage`, `coordinator`: URLs, in place of the file's; another scheme than
+    the file's drops the settings of the file's plugin too. `overrides`: `section.key=value` each,
+    the value as in TOML or else a plain string (`broker.rack=a`); or a mapping from
+    `section.key` to a value. Raises ConfigError with every problem found.
+    """
+    table = _read(Path(file)) if file is not None else {}
+    problems: list[str] = []
+    if len(advertised) > len(listen):
+        problems.append("--advertised is given more often than --listen")
+    if listen:
+        table["listeners"] = [
+            {"url": url, **({"advertised": advertised[at]} if at < len(advertised) else {})}
+            for at, url in enumerate(listen)
+        ]
+    for section, url in (("storage", storage), ("coordinator", coordinator)):
+        if url is not None:
+            kept = table.get(section)
+            if not isinstance(kept, dict) or _scheme(kept.get("url")) != _scheme(url):
+                kept = {}
+            table[section] = {**kept, "url": url}
+    for key, value in _overrides(overrides, problems):
+        section, _, name = key.partition(".")
+        if section == "listeners" or section not in SECTIONS or not name:
+            known = [each for each in SECTIONS if each != "listeners"]
+            problems.append(
+                f"{key}: a setting is section.key, with the section one of {', '.join(known)}"
+            )
+            continue
+        into = table.setdefault(section, {})
+        if isinstance(into, dict):
+            into[name] = value
+    source = "the options" if file is None else f"{file} and the options"
+    return config_from_table(table, source=source, problems=problems)
+
+
+def config_from_table(
+    table: Mapping[str, Any], *, source: str = "the configuration", problems: Sequence[str] = ()
+) -> Config:
+    """Build a configuration from tables as TOML gives them; whatever is left out has its default.
+
+    Raises ConfigError with every problem found, after those in `problems`.
+    """
+    found = list(problems)
+
+    def collect(build: Callable[[], T]) -> T | None:
+        try:
+            return build()
+        except ConfigError as error:
+            found.extend(error.problems)
+            return None
+
+    found += [
+        f"{source}: unknown section {name!r}{nearest(name, SECTIONS)}"
+        for name in table
+        if name not in SECTIONS
+    ]
+    broker = collect(
+        lambda: structure(BrokerSettings, _section(table, "broker", source), f"{source}: [broker]")
+    )
+    limits = collect(
+        lambda: structure(Limits, _section(table, "limits", source), f"{source}: [limits]")
+    )
+    topics_table = collect(lambda: _flat(_section(table, "topics", source)))
+    topics = collect(lambda: TopicSettings.from_table(topics_table or {}, f"{source}: [topics]"))
+    listeners = collect(lambda: _listeners(table, source))
+    storage = collect(
+        lambda: _part(
+            PartSettings, _section(table, "storage", source), f"{source}: [storage]", _file_storage
+        )
+    )
+    coordinator = collect(
+        lambda: _part(
+            PartSettings,
+            _section(table, "coordinator", source),
+            f"{source}: [coordinator]",
+            lambda: "embedded:",
+        )
+    )
+    if (
+        found
+        or broker is None
+        or limits is None
+        or topics is None
+        or listeners is None
+        or storage is None
+        or coordinator is None
+    ):
+        raise ConfigError(found)
+    return Config(
+        broker=broker,
+        listeners=listeners,
+        storage=storage,
+        coordinator=coordinator,
+        limits=limits,
+        topics=topics,
+        topics_set=frozenset(topics_table or {}) & frozenset(topic_settings()),
+        source=source,
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib  # 15 ms, and only needed when there is a file
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: is not UTF-8"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: is not TOML: {error}"]) from None
+
+
+def _section(table: Mapping[str, Any], name: str, source: str) -> Mapping[str, Any]:
+    section = table.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError([f"{source}: {name} is a section: write [{name}] and its keys below"])
+    return section
+
+
+def _listeners(table: Mapping[str, Any], source: str) -> tuple[ListenerSettings, ...]:
+    tables = table.get("listeners", [{"url": DEFAULT_LISTENER}])
+    if not isinstance(tables, list) or not all(isinstance(each, Mapping) for each in tables):
+        raise ConfigError([f"{source}: listeners are a list of sections: write [[listeners]]"])
+    problems: list[str] = []
+    built = []
+    for at, each in enumerate(tables, 1):
+        place = f"{source}: [[listeners]]" + (f" {at}" if len(tables) > 1 else "")
+        try:
+            built.append(_part(ListenerSettings, each, place, None))
+        except ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    return tuple(built)
+
+
+P = TypeVar("P", bound=PartSettings)
+
+
+def _part(
+    cls: type[P], table: Mapping[str, Any], place: str, default_url: Callable[[], str] | None
+) -> P:
+    own = {name: value for name, value in table.items() if name in settings_of(cls)}
+    if "url" not in own and default_url is not None:
+        own["url"] = default_url()
+    options = {name: value for name, value in table.items() if name not in own}
+    return structure(cls, own, place, {"options": options, "place": place})
+
+
+def _file_storage() -> str:
+    return f"file://{quote(str(default_data_dir()))}"
+
+
+def _scheme(url: object) -> str:
+    return url.partition(":")[0].lower() if isinstance(url, str) else ""
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Join what TOML takes apart at dots: `retention.ms = 1` means `"retention.ms" = 1`."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _overrides(
+    overrides: Iterable[str] | Mapping[str, object], problems: list[str]
+) -> Iterable[tuple[str, object]]:
+    if isinstance(overrides, Mapping):
+        yield from overrides.items()
+        return
+    import tomllib
+
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            problems.append(f"{text}: a setting is written section.key=value")
+            continue
+        try:
+            yield key.strip(), tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            yield key.strip(), value.strip()

@@ -1,0 +1,396 @@
+"""The settings of a topic, under Kafka's names and with Kafka's defaults.
+
+Clients set them as strings (CreateTopics, IncrementalAlterConfigs) and read them as strings
+(DescribeConfigs); the broker uses the typed fields. Names, types, defaults and bounds are those of
+Apache Kafka 4.2 (`LogConfig.java`, `TopicConfig.java`), except where a setting says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import attrs
+
+from odradek.config.fields import ConfigError, Setting, nearest, setting, settings_of
+from odradek.errors import ErrorCode, KafkaError
+
+__all__ = ["NOT_OFFERED", "ConfigType", "TopicSetting", "TopicSettings", "topic_settings"]
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DAY_MS = 24 * 60 * 60 * 1000
+COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+
+class ConfigType(IntEnum):
+    """The type codes of DescribeConfigs (`ConfigType` in Kafka's `DescribeConfigsResponse`)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+NOT_OFFERED: Mapping[str, str] = {
+    "compression.gzip.level": "a batch that the broker compresses gets the codec's default level",
+    "compression.lz4.level": "a batch that the broker compresses gets the codec's default level",
+    "compression.zstd.level": "a batch that the broker compresses gets the codec's default level",
+    "errors.deadletterqueue.group.enable": "there are no share groups",
+    "flush.messages": "durability is a setting of the storage: see `durability` there",
+    "flush.ms": "durability is a setting of the storage: see `durability` there",
+    "follower.replication.throttled.replicas": "replication is not throttled",
+    "leader.replication.throttled.replicas": "replication is not throttled",
+    "local.retention.bytes": "storage has one tier: use retention.bytes",
+    "local.retention.ms": "storage has one tier: use retention.ms",
+    "message.downconversion.enable": "message formats before version 2 are not served",
+    "message.format.version": "every batch has message format version 2",
+    "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms",
+    "preallocate": "segments are not preallocated",
+    "remote.storage.enable": "storage has one tier: choose an object store as the storage",
+    "segment.index.bytes": "indexes grow with their segment",
+}
+"""Kafka's topic settings that Odradek does not have, with what to do instead."""
+
+
+def _policies(value: tuple[str, ...]) -> str | None:
+    return "it names no policy" if not value else None
+
+
+@attrs.frozen(kw_only=True)
+class TopicSettings:
+    """What may be set for a topic. Field names are Kafka's with `_` for `.` and `-`."""
+
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",),
+        choices=("delete", "compact"),
+        check=_policies,
+        doc="What happens to old records: `delete` by age and size, `compact` to the newest "
+        "record of each key, or both, separated by a comma.",
+        server="log.cleanup.policy",
+        code=ConfigType.LIST,
+        enforced=False,
+    )
+    compression_type: str = setting(
+        "producer",
+        choices=COMPRESSION_TYPES,
+        doc="How batches are stored: `producer` keeps what the producer chose; anything else "
+        "makes the broker compress again, which costs it CPU time per record.",
+        server="compression.type",
+        code=ConfigType.STRING,
+    )
+    delete_retention_ms: int = setting(
+        DAY_MS,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="How long compaction keeps the tombstone of a deleted key, in milliseconds.",
+        server="log.cleaner.delete.retention.ms",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="How long a segment's bytes stay after it was deleted from the log, in milliseconds.",
+        server="log.segment.delete.delay.ms",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="Bytes of log between two entries of the sparse offset index. Smaller finds an "
+        "offset with less reading and costs memory.",
+        server="log.index.interval.bytes",
+        code=ConfigType.INT,
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX,
+        minimum=1,
+        maximum=LONG_MAX,
+        doc="The longest time a record may stay uncompacted, in milliseconds.",
+        server="log.cleaner.max.compaction.lag.ms",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    max_message_bytes: int = setting(
+        1_048_588,
+        minimum=0,
+        maximum=INT_MAX,
+        doc="The largest record batch accepted, after compression, in bytes.",
+        server="message.max.bytes",
+        code=ConfigType.INT,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="How far in the future of the broker's clock a record's timestamp may lie, in "
+        "milliseconds; ignored with `LogAppendTime`.",
+        server="log.message.timestamp.after.max.ms",
+        code=ConfigType.LONG,
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="How far in the past of the broker's clock a record's timestamp may lie, in "
+        "milliseconds; ignored with `LogAppendTime`.",
+        server="log.message.timestamp.before.max.ms",
+        code=ConfigType.LONG,
+    )
+    message_timestamp_type: str = setting(
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whose time a record carries: the producer's or the broker's.",
+        server="log.message.timestamp.type",
+        code=ConfigType.STRING,
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        minimum=0.0,
+        maximum=1.0,
+        doc="The share of uncompacted bytes from which on a log is compacted, 0 to 1.",
+        server="log.cleaner.min.cleanable.ratio",
+        code=ConfigType.DOUBLE,
+        enforced=False,
+    )
+    min_compaction_lag_ms: int = setting(
+        0,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="The shortest time a record stays uncompacted, in milliseconds.",
+        server="log.cleaner.min.compaction.lag.ms",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    min_insync_replicas: int = setting(
+        1,
+        minimum=1,
+        maximum=INT_MAX,
+        doc="How many replicas must have a batch before it is acknowledged to a producer that "
+        "asked for `acks=all`.",
+        server="min.insync.replicas",
+        code=ConfigType.INT,
+    )
+    retention_bytes: int = setting(
+        -1,
+        minimum=-1,
+        maximum=LONG_MAX,
+        doc="How large a partition may grow before its oldest segments are deleted, in bytes; "
+        "-1 for no limit.",
+        server="log.retention.bytes",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    retention_ms: int = setting(
+        7 * DAY_MS,
+        minimum=-1,
+        maximum=LONG_MAX,
+        doc="How old records may grow before their segments are deleted, in milliseconds; "
+        "-1 for no limit.",
+        server="log.retention.ms",
+        code=ConfigType.LONG,
+        enforced=False,
+    )
+    segment_bytes: int = setting(
+        1_073_741_824,
+        minimum=14,
+        maximum=INT_MAX,
+        doc="The size at which a new segment is begun, in bytes. (The least is 14, as in Kafka "
+        "before 4.0; Kafka 4 refuses less than 1 MiB.)",
+        server="log.segment.bytes",
+        code=ConfigType.INT,
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        minimum=0,
+        maximum=LONG_MAX,
+        doc="Up to how much earlier than `segment.ms` a segment may end, at random, so that not "
+        "all partitions begin new ones at once; in milliseconds.",
+        server="log.roll.jitter.ms",
+        code=ConfigType.LONG,
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS,
+        minimum=1,
+        maximum=LONG_MAX,
+        doc="The age at which a new segment is begun even if the present one is not full, in "
+        "milliseconds.",
+        server="log.roll.ms",
+        code=ConfigType.LONG,
+    )
+    unclean_leader_election_enable: bool = setting(
+        False,
+        doc="Whether a replica that is behind may become the leader when no other is left, "
+        "which loses records.",
+        server="unclean.leader.election.enable",
+        code=ConfigType.BOOLEAN,
+        enforced=False,
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ValueError("min.compaction.lag.ms is greater than max.compaction.lag.ms")
+
+    @property
+    def compacted(self) -> bool:
+        """Whether records need a key because the log is, or will be, compacted."""
+        return "compact" in self.cleanup_policy
+
+    @classmethod
+    def parse(
+        cls, overrides: Mapping[str, str], base: TopicSettings | None = None
+    ) -> TopicSettings:
+        """Return `base` (the defaults, if left out) with `overrides` in Kafka's string form.
+
+        Raises KafkaError with INVALID_CONFIG, naming the key, for an unknown or unsupported key
+        and for a value that is not allowed.
+        """
+        values = {}
+        for key, text in overrides.items():
+            try:
+                known = _known(key)
+                values[known.field] = known.parse(text)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        return cls._replace(base or cls(), values)
+
+    @classmethod
+    def _replace(cls, base: TopicSettings, values: Mapping[str, Any]) -> TopicSettings:
+        if not values:
+            return base
+        try:
+            return attrs.evolve(base, **values)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, object], place: str) -> TopicSettings:
+        """Read the section `topics` of a configuration: Kafka's names, TOML's or Kafka's values.
+
+        Raises ConfigError with every problem found.
+        """
+        problems = []
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            try:
+                known = _known(key)
+                values[known.field] = known.from_toml(value)
+            except ValueError as error:
+                problems.append(f"{place}: {error}")
+        if problems:
+            raise ConfigError(problems)
+        try:
+            return attrs.evolve(cls(), **values)
+        except ValueError as error:
+            raise ConfigError([f"{place}: {error}"]) from None
+
+
+@attrs.frozen(slots=True)
+class TopicSetting:
+    """One row of the table for DescribeConfigs.
+
+    `name`: Kafka's. `field`: the attribute of TopicSettings. `synonym`: the broker-wide setting
+    of Kafka that gives its default. `default`: as a string. `enforced`: whether this release acts
+    on it, or only stores and reports it.
+    """
+
+    name: str
+    field: str
+    type: ConfigType
+    synonym: str
+    default: str
+    doc: str
+    enforced: bool
+    setting: Setting
+
+    def text(self, settings: TopicSettings) -> str:
+        """Return the value in force, in Kafka's string form."""
+        return _text(getattr(settings, self.field))
+
+    def parse(self, text: str) -> object:
+        """Read Kafka's string form. Raises ValueError, naming the key, for what is not allowed."""
+        value = self._convert(text.strip())  # Kafka trims too (ConfigDef.parseType)
+        problem = self.setting.problem(value)
+        if problem is not None:
+            raise ValueError(f"{self.name}: {problem}")
+        return value
+
+    def from_toml(self, value: object) -> object:
+        """Read a value of the configuration file. Raises ValueError, naming the key."""
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return self.parse(",".join(value))
+        if isinstance(value, (bool, int, float, str)):
+            return self.parse(_text(value))
+        raise ValueError(f"{self.name}: expected a value, found {type(value).__name__}")
+
+    def _convert(self, text: str) -> object:
+        try:
+            if self.type in (ConfigType.INT, ConfigType.LONG):
+                return _whole(text)
+            if self.type is ConfigType.DOUBLE:
+                return float(text)
+        except ValueError:
+            raise ValueError(f"{self.name}: {text[:40]!r} is not a number") from None
+        if self.type is ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{self.name}: {text[:40]!r} is neither true nor false")
+            return text.lower() == "true"
+        if self.type is ConfigType.LIST:
+            return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+        return text
+
+
+def _whole(text: str) -> int:
+    digits = text.removeprefix("-").removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()):  # int() also takes "1_000" and other scripts
+        raise ValueError(text)
+    if len(digits) > 20:
+        raise ValueError(text)
+    return int(text)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def _known(key: str) -> TopicSetting:
+    table = topic_settings()
+    if key in table:
+        return table[key]
+    if key in NOT_OFFERED:
+        raise ValueError(f"{key[:80]} is not offered: {NOT_OFFERED[key]}")
+    raise ValueError(f"unknown topic setting {key[:80]!r}{nearest(key[:80], table)}")
+
+
+@lru_cache(maxsize=1)
+def topic_settings() -> Mapping[str, TopicSetting]:
+    """Return the table of topic settings by Kafka's name, in order of name."""
+    rows = {}
+    for field, declared in settings_of(TopicSettings).items():
+        name = field.replace("_", ".")
+        rows[name] = TopicSetting(
+            name=name,
+            field=field,
+            type=declared.extra["code"],
+            synonym=declared.extra["server"],
+            default=_text(declared.default),
+            doc=declared.doc,
+            enforced=declared.extra.get("enforced", True),
+            setting=declared,
+        )
+    return rows
