@@ -1,0 +1,290 @@
+"""The SQLite file of the embedded coordinator; no trio here, everything blocks.
+
+One directory holds ``coordinator.db`` (WAL mode, synchronous=FULL) and ``coordinator.lock``. The
+persistent entries lie in one table, each row with a CRC-32 of its contents, because SQLite has no
+page checksums of its own: a flipped bit in a value would otherwise become cluster metadata.
+
+Ephemeral entries are never written. Revisions are ``boot << 40 | counter``: `boot` is raised
+durably at each opening, so revisions that only ever existed in memory are not given out again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import sqlite3
+import weakref
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from odradek.contracts.coordinator import Entry, Unavailable, Version
+from odradek.errors import OdradekError
+
+__all__ = ["Damaged", "Database", "DiskFull", "InUse", "WriteFailed"]
+
+DATABASE_NAME: Final = "coordinator.db"
+LOCK_NAME: Final = "coordinator.lock"
+APPLICATION_ID: Final = 0x4F445244
+"""SQLite's `application_id`: the letters ODRD, which file(1) shows."""
+FORMAT: Final = 1
+"""SQLite's `user_version`; raised when an older version could not read the tables."""
+BOOT_SHIFT: Final = 40
+
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,
+    created INTEGER NOT NULL, crc INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE boots (id INTEGER PRIMARY KEY CHECK (id = 0), boot INTEGER NOT NULL);
+INSERT INTO boots VALUES (0, 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+_UPSERT: Final = (
+    "INSERT INTO entries (key, value, revision, created, crc) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision, "
+    "created = excluded.created, crc = excluded.crc"
+)
+
+
+class InUse(OdradekError):
+    """Another process has the directory open: stop it, or use another directory."""
+
+
+class Damaged(OdradekError):
+    """The database is not one, was damaged, or is of a newer version.
+
+    It was left as it is. The message says what was found.
+    """
+
+
+class DiskFull(OdradekError):
+    """No room for this write; nothing of it was applied, and the database goes on."""
+
+
+class WriteFailed(OdradekError):
+    """A write failed in a way after which nobody knows what is on the disk.
+
+    Linux forgets a failed sync: the next one reports success though the data never arrived. So
+    the write is not tried again; opening the database anew reads what did arrive.
+    """
+
+
+class Database:
+    """An open database; `entries` and `boot` are as read when it was opened.
+
+    Must not be used after a fork; the child's copy is inert and releases nothing of the parent's.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int) -> None:
+        self.path = path
+        self.boot = 0
+        self.entries: dict[str, Entry] = {}
+        self._connection = connection
+        self._lock = lock
+        _open_databases.add(self)
+
+    @classmethod
+    def open(cls, directory: Path) -> Database:
+        """Open the database in `directory`, creating both where absent; recovers by itself.
+
+        Raises InUse, Damaged, and Unavailable where the operating system refuses or the disk is
+        full. Nothing stays open after an error.
+        """
+        try:
+            _make_directory(directory)
+            lock = _lock(directory)
+        except OSError as error:
+            raise Unavailable(f"cannot open {directory}: {error}") from error
+        path = directory / DATABASE_NAME
+        try:
+            connection = sqlite3.connect(
+                path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            try:
+                database = cls(path, connection, lock)
+                database._prepare()
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException as error:
+            os.close(lock)
+            if isinstance(error, sqlite3.Error):
+                raise _opening_error(path, error) from error
+            if isinstance(error, OSError):
+                raise Unavailable(f"cannot open {path}: {error}") from error
+            raise
+        return database
+
+    def write(self, entries: Sequence[Entry], deleted: Collection[str]) -> None:
+        """Store `entries` and remove `deleted`, all or nothing; durable on return.
+
+        Raises DiskFull with nothing applied, WriteFailed when that is not known; after that one,
+        only `close` may follow.
+        """
+        if self._lock < 0:
+            raise WriteFailed(f"{self.path} was closed, or this process was forked")
+        execute = self._connection.execute
+        try:
+            execute("BEGIN IMMEDIATE")
+            self._connection.executemany(_UPSERT, map(_row, entries))
+            self._connection.executemany(
+                "DELETE FROM entries WHERE key = ?", [(key,) for key in deleted]
+            )
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            if _name(error) == "SQLITE_FULL" and self._roll_back():
+                raise DiskFull(f"no room on the disk of {self.path}") from error
+            raise WriteFailed(f"writing {self.path} failed: {_name(error)}: {error}") from error
+
+    def close(self) -> None:
+        """Close the database and let go of the directory; idempotent."""
+        if self._lock < 0:
+            return
+        lock, self._lock = self._lock, -1
+        try:
+            self._connection.close()
+        finally:
+            os.close(lock)
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        # Exclusive before the first access: the wal-index is then in heap memory, there is no
+        # shared-memory file, and no other process gets between us and the file.
+        execute("PRAGMA locking_mode = EXCLUSIVE")
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")
+        application_id, user_version, tables = (
+            execute(query).fetchone()[0]
+            for query in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_schema",
+            )
+        )
+        if tables == 0:
+            self._connection.executescript(_SCHEMA)
+            _sync_directory(self.path.parent)
+        elif application_id != APPLICATION_ID:
+            raise Damaged(f"{self.path} is a database of another program")
+        elif user_version != FORMAT:
+            raise Damaged(f"{self.path} has format {user_version}, this version reads {FORMAT}")
+        else:
+            self._check_structure()
+        rows = execute("SELECT key, value, revision, created, crc FROM entries").fetchall()
+        self.entries = {row[0]: _entry(self.path, row) for row in rows}
+        execute("UPDATE boots SET boot = boot + 1")
+        (self.boot,) = execute("SELECT boot FROM boots").fetchone()
+
+    def _check_structure(self) -> None:
+        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise Damaged(_damage(self.path, found))
+
+    def _roll_back(self) -> bool:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _abandon_in_child(self) -> None:
+        """Make this forked copy inert.
+
+        SQLite must not close a connection that came through a fork: it would believe to be alone
+        and delete the parent's WAL. So the copy is made immortal.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)  # a flock outlives its owner as long as a child has it open
+
+
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _abandon_all_in_child() -> None:
+    for database in tuple(_open_databases):
+        database._abandon_in_child()
+
+
+os.register_at_fork(after_in_child=_abandon_all_in_child)
+
+
+def _row(entry: Entry) -> tuple[str, bytes, int, int, int]:
+    crc = _crc(entry.key, entry.value, entry.revision, entry.created)
+    return (entry.key, entry.value, entry.revision, entry.created, crc)
+
+
+def _crc(key: str, value: bytes, revision: int, created: int) -> int:
+    return crc32(value, crc32(f"{key}\0{revision}\0{created}\0".encode()))
+
+
+def _entry(path: Path, row: tuple[str, bytes, int, int, int]) -> Entry:
+    key, value, revision, created, crc = row
+    if _crc(key, value, revision, created) != crc:
+        raise Damaged(_damage(path, f"the entry {key!r} fails its CRC"))
+    return Entry(key, value, Version(revision), revision, created)
+
+
+def _damage(path: Path, what: str) -> str:
+    return (
+        f"{path} is damaged: {what}. It was left as it is: restore the whole directory from a "
+        "backup, or move it away to start with an empty coordinator"
+    )
+
+
+def _name(error: sqlite3.Error) -> str:
+    """Return SQLite's name of `error`; errors of the Python module itself have none."""
+    return getattr(error, "sqlite_errorname", type(error).__name__)
+
+
+def _opening_error(path: Path, error: sqlite3.Error) -> OdradekError:
+    name = _name(error)
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return InUse(f"{path} is open in another program, which does not hold {LOCK_NAME}")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR", "SQLITE_SCHEMA")):
+        return Damaged(_damage(path, f"{name}: {error}"))
+    return Unavailable(f"cannot open {path}: {name}: {error}")
+
+
+def _lock(directory: Path) -> int:
+    """Lock `directory` for this process; the lock goes with the file descriptor returned."""
+    path = directory / LOCK_NAME
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+            holder = f"process {pid}" if pid.isdigit() else "another process"
+            raise InUse(f"{directory} is in use by {holder}") from None
+        os.truncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _make_directory(directory: Path) -> None:
+    """Create `directory` and its parents, each durable in its own parent."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
