@@ -12,6 +12,7 @@ from odradek.errors import CorruptBatch
 from odradek.record.batch import (
     COMPRESSION_MASK,
     CONTROL,
+    DELETE_HORIZON,
     HEADER_SIZE,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -24,7 +25,7 @@ from odradek.record.batch import (
     parse_header,
 )
 from odradek.record.compression import CompressionType, compress, decompress, validate_level
-from odradek.record.layout import Header, RawRecord, encode_record, parse_records
+from odradek.record.layout import Header, encode_record, parse_records, shift_timestamp
 from odradek.record.scan import scan
 from odradek.types import Buffer
 
@@ -44,6 +45,8 @@ DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
 _MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 _MAX_HEADER_OVERHEAD = 5 + 5
 _MAX_RECORDS = 2**31 - 1
+
+_new = tuple.__new__
 
 
 class Record(NamedTuple):
@@ -66,19 +69,7 @@ def decode_records(
     bytes uncompressed, UNSUPPORTED_COMPRESSION_TYPE for a codec Kafka does not have.
     """
     meta, payload = _open_batch(memoryview(view), position, verify, limit)
-    base_offset = meta.base_offset
-    base_timestamp = meta.base_timestamp
-    append_time = meta.max_timestamp if meta.log_append_time else None
-    return [
-        Record(
-            base_offset + raw.offset_delta,
-            base_timestamp + raw.timestamp_delta if append_time is None else append_time,
-            None if raw.key_size < 0 else payload[raw.key_at : raw.key_at + raw.key_size],
-            None if raw.value_size < 0 else payload[raw.value_at : raw.value_at + raw.value_size],
-            raw.headers,
-        )
-        for raw in parse_records(payload, meta.record_count)
-    ]
+    return _decode(meta, payload)
 
 
 def iter_records(
@@ -103,6 +94,7 @@ def filter_batch(
     view: Buffer,
     keep: Callable[[Record], bool],
     *,
+    delete_horizon: int | None = None,
     level: int | None = None,
     limit: int = DECOMPRESSED_LIMIT,
 ) -> bytearray | None:
@@ -110,31 +102,34 @@ def filter_batch(
 
     Offsets, sequence numbers, producer, leader epoch and the first and last offset of the batch
     stay, so that the producer's state can still be read from it; the max timestamp becomes that
-    of the records left (under LogAppendTime it stays). The records left keep their bytes and are
-    compressed again by the same codec. None when no record is left: whether an empty batch must
+    of the records left (under LogAppendTime it stays). Key, value and headers keep their bytes;
+    the payload is compressed again by the same codec. `delete_horizon` in ms is written into a
+    batch that has none yet (KIP-534). None when no record is left: whether an empty batch must
     stay for its producer's sake is the log's to know (`assemble` makes one).
 
     The CRC is checked. Raises like `decode_records`.
     """
     meta, payload = _open_batch(memoryview(view), 0, True, limit)
-    kept: list[RawRecord] = []
-    for raw, record in zip(
-        parse_records(payload, meta.record_count),
-        decode_records(view, verify=False, limit=limit),
-        strict=True,
-    ):
-        if keep(record):
-            kept.append(raw)
+    records = zip(parse_records(payload, meta.record_count), _decode(meta, payload), strict=True)
+    kept = [raw for raw, record in records if keep(record)]
     if not kept:
         return None
-    if len(kept) == meta.record_count:
+    if meta.delete_horizon is not None:
+        delete_horizon = None
+    if len(kept) == meta.record_count and delete_horizon is None:
         return bytearray(view[: meta.size])
-    newest = max(raw.timestamp_delta for raw in kept)
-    body = b"".join(payload[raw.start : raw.end] for raw in kept)
-    left = meta._replace(
-        record_count=len(kept),
-        max_timestamp=meta.max_timestamp if meta.log_append_time else meta.base_timestamp + newest,
-    )
+    if not meta.log_append_time:
+        newest = max(raw.timestamp_delta for raw in kept)
+        meta = meta._replace(max_timestamp=meta.base_timestamp + newest)
+    if delete_horizon is None:
+        body = b"".join(payload[raw.start : raw.end] for raw in kept)
+    else:
+        shift = meta.base_timestamp - delete_horizon
+        body = b"".join(shift_timestamp(payload, raw, shift) for raw in kept)
+        meta = meta._replace(
+            base_timestamp=delete_horizon, attributes=meta.attributes | DELETE_HORIZON
+        )
+    left = meta._replace(record_count=len(kept))
     return assemble(left, compress(CompressionType(meta.compression), body, level))
 
 
@@ -154,6 +149,35 @@ def _open_batch(
         return meta, b""
     payload = decompress(meta.compression, view[position + HEADER_SIZE : end], limit)
     return meta, bytes(payload)
+
+
+def _decode(meta: BatchMeta, payload: bytes) -> list[Record]:
+    base_offset = meta.base_offset
+    base_timestamp = meta.base_timestamp
+    append_time = meta.max_timestamp if meta.log_append_time else None
+    return [
+        _new(
+            Record,
+            (
+                base_offset + offset_delta,
+                base_timestamp + timestamp_delta if append_time is None else append_time,
+                None if key_size < 0 else payload[key_at : key_at + key_size],
+                None if value_size < 0 else payload[value_at : value_at + value_size],
+                headers,
+            ),
+        )
+        for (
+            _,
+            _,
+            timestamp_delta,
+            offset_delta,
+            key_at,
+            key_size,
+            value_at,
+            value_size,
+            headers,
+        ) in parse_records(payload, meta.record_count)
+    ]
 
 
 def batch_size_bound(key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> int:
