@@ -16,9 +16,9 @@ Promises, each tried by `odradek.testing.storage`:
 * **S3 consumption**: `append` has taken the bytes when it returns; the caller may overwrite its
   buffers at once.
 * **S4 fencing**: after `open_writer(key, claim)` returned, every writer of the same partition
-  opened with a lower epoch raises `Fenced` on append, roll, commit and truncate, and nothing that
-  it still had in flight becomes visible later. A claim whose epoch is lower than that of a live
-  writer, or of a batch in the log, is refused with `Fenced`.
+  opened before raises `Fenced` on append, roll, build, commit and truncate, and nothing that it
+  still had in flight becomes visible later. A claim whose epoch is lower than that of a live
+  writer, or of a batch in the log, is refused with `Fenced`; an equal one takes over.
 * **S5 prefix**: after a crash, what is found is a prefix of what was appended, at least as long
   as what was acknowledged, cut at a batch boundary.
 * **S6 damage**: bytes in the middle of the log that fail their CRC are reported by `Corrupt` and
@@ -40,6 +40,9 @@ Promises, each tried by `odradek.testing.storage`:
   writer (`Offline`); reads of what is durable go on.
 * **S15 blobs**: blobs set by `commit` come back in the snapshot, unchanged, after every reopening.
 
+A store finds the end of a log again by the batches themselves, so what it needs for that is
+exported here: `parse_header`, `check_crc`, `scan` and `find_next_valid` of `odradek.record`.
+
 All methods are called from one trio thread. `async` methods may be cancelled at any await: the
 effect has then happened wholly or not at all, unless a method says otherwise.
 """
@@ -57,10 +60,20 @@ from typing import NamedTuple, Protocol, Self
 from attrs import field, frozen
 
 from odradek.errors import OdradekError
-from odradek.record import BatchMeta
+from odradek.record import (
+    HEADER_SIZE,
+    BatchMeta,
+    Scan,
+    check_crc,
+    crc32c,
+    find_next_valid,
+    parse_header,
+    scan,
+)
 from odradek.types import Buffer, PartitionKey
 
 __all__ = [
+    "HEADER_SIZE",
     "BatchMeta",
     "Chunk",
     "Claim",
@@ -78,6 +91,7 @@ __all__ = [
     "PartitionReader",
     "PartitionWriter",
     "Recovery",
+    "Scan",
     "SegmentIndex",
     "SegmentInfo",
     "SegmentStore",
@@ -87,6 +101,11 @@ __all__ = [
     "Ticket",
     "Unavailable",
     "Unsafe",
+    "check_crc",
+    "crc32c",
+    "find_next_valid",
+    "parse_header",
+    "scan",
 ]
 
 
@@ -154,8 +173,9 @@ class Claim:
 class Chunk(NamedTuple):
     """Whole batches to append: `batches[i]` describes consecutive bytes of the joined buffers.
 
-    Offsets and leader epoch are already written into the bytes and are in the metas; the first
-    base offset equals the end of the log. A named tuple because one is built per request.
+    Offsets and leader epoch are already written into the bytes and are in the metas. Offsets grow
+    and the first is not below the end of the log; on a leader it equals it, on a replica of a
+    compacted log there may be gaps. A named tuple because one is built per request.
     """
 
     batches: Sequence[BatchMeta]
@@ -168,7 +188,7 @@ class SegmentInfo:
 
     `id` is unique within the partition for ever. `max_timestamp` is -1 when there is no record,
     `max_timestamp_offset` the last offset of the first batch that has it. `created_ms` is wall
-    clock. `sealed` segments never grow. `damaged` names bytes set aside, empty when none.
+    clock. `sealed` segments never grow.
     """
 
     id: int
@@ -211,12 +231,16 @@ class LogEdit:
     `remove`: ids of sealed segments to drop. `add`: segments from `build` that take their place
     (their offsets lie within the removed ones'). `log_start`: new log start offset, never lower
     than the present one. `blobs`: values to set (bytes) or delete (None); at most 16 MiB in all.
+    `restart_at`: remove every segment, and let the log start and end, empty, at this offset: what
+    a replica does that has nothing in common with its leader's log any more (Kafka's
+    truncateFullyAndStartAt); only where `traits.truncatable`, and alone or with `blobs`.
     """
 
     remove: tuple[int, ...] = ()
     add: tuple[SegmentInfo, ...] = ()
     log_start: int | None = None
     blobs: Mapping[str, bytes | None] = MappingProxyType({})
+    restart_at: int | None = None
 
 
 @frozen(slots=True)
@@ -240,7 +264,8 @@ class StoreTraits:
     `shared`: any broker may open any partition (object stores); otherwise replicas are needed.
     `truncatable`: offers `truncate`. `durability`: ack, interval or none, see S2.
     `flush_bytes`, `flush_interval` (seconds): how much gathers before it becomes durable.
-    `segment_bytes`: the largest segment the store accepts. `read_unit`: bytes per cheap read.
+    `segment_bytes`: the largest segment the store accepts. `index_bytes`: how far apart the rows
+    of an index are at most, but for one batch (S10). `read_unit`: bytes per cheap read.
     """
 
     name: str
@@ -251,6 +276,7 @@ class StoreTraits:
     flush_bytes: int = 0
     flush_interval: float = 0.0
     read_unit: int = 64 * 1024
+    index_bytes: int = 4096
 
 
 @frozen(slots=True)
@@ -399,7 +425,10 @@ class PartitionWriter(PartitionReader):
         """Take whole batches at the end of the log. Never blocks, never waits (S1, S3).
 
         Readable through `read` when this returns; durable when the ticket says so. Raises Full
-        (nothing was taken), Fenced, Offline.
+        (nothing was taken), Fenced, Offline; ValueError, a mistake of the caller, for a chunk
+        that is empty, begins below the end of the log, does not have the bytes that its metas
+        say, or would take the active segment beyond `traits.segment_bytes` or 2**31 offsets
+        (nothing was taken: roll first).
         """
 
     @abstractmethod
@@ -423,29 +452,41 @@ class PartitionWriter(PartitionReader):
         """Write a detached, durable segment, invisible until `commit` adds it.
 
         For compaction: offsets grow but need not be dense. A detached segment that is never
-        committed is removed at the next opening. Raises Full, Fenced, Offline, Unavailable.
+        committed is removed at the next opening. Raises Full, Fenced, Offline, Unavailable, and
+        ValueError as `append` does, also when there are no chunks. When cancelled, or when
+        `chunks` raises, what was written is removed.
         """
 
     @abstractmethod
     async def commit(self, edit: LogEdit) -> LogSnapshot:
         """Apply an edit atomically and durably (S8); only afterwards may replaced bytes go.
 
-        Raises OutOfRange for unknown ids or a log start beyond the end, Fenced, Offline,
-        Unavailable. When cancelled, the edit may or may not take effect, whole.
+        Raises OutOfRange for ids that are unknown or not sealed, segments that were not built or
+        lie outside of the removed ones, and a log start below the present one or beyond the end;
+        ValueError for blobs over their bound; Full, Fenced, Offline, Unavailable. Nothing has
+        changed then, except that after Unavailable the edit may or may not take effect, whole, as
+        when cancelled.
         """
 
     @abstractmethod
     async def truncate(self, end_offset: int) -> None:
         """Remove every batch that reaches beyond `end_offset` (S13).
 
-        The log then ends at `end_offset`, or before it when that lies inside a batch. Epochs
-        that started at or above the new end are forgotten. Raises OutOfRange below the log
-        start, Fenced, Offline; Unsafe where `traits.truncatable` is false.
+        The log then ends at `end_offset`, or before it where that lies inside a batch or in a
+        gap; at or beyond the end of the log nothing happens. The segment that is cut keeps its
+        id, and stays sealed if it was: a new active one follows. Epochs that started at or above
+        the new end are forgotten. Raises OutOfRange below the log start, Full, Fenced, Offline;
+        Unsafe where `traits.truncatable` is false.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Flush and release the writer, leaving the mark of a clean close. Idempotent."""
+        """Flush and release the writer, leaving the mark of a clean close. Idempotent.
+
+        After Fenced or Offline there is nothing to flush, and nothing is raised. When cancelled
+        the writer is released all the same; the next opening may have to recover. A closed
+        writer raises Offline from every other method.
+        """
 
 
 class SegmentStore(ABC):
@@ -469,7 +510,11 @@ class SegmentStore(ABC):
 
     @abstractmethod
     async def open_reader(self, key: PartitionKey) -> PartitionReader:
-        """Open a partition for reading. Raises OutOfRange if there is none, Unavailable."""
+        """Open a partition for reading. Raises OutOfRange if there is none, Unavailable.
+
+        The reader follows what a writer opened in the same store, earlier or later, does. After
+        `drop` its snapshot stays what it was, and `index` and `read` raise OutOfRange.
+        """
 
     @abstractmethod
     async def partitions(self) -> Sequence[PartitionKey]:
