@@ -31,7 +31,7 @@ Bytes
   calls are not kept. Empty parts and an empty sequence are legal and send nothing.
 * **T7** `receive_into` returns as soon as one byte is there, with what is there and fits.
 * **T8** The end of the peer's stream is 0, after every byte sent before it, and 0 again for
-  every later call.
+  later calls.
 * **T9** When `send` returns, the caller may reuse the buffers and close the descriptors.
 * **T10** A peer that does not read makes `send` wait, after a bounded number of bytes; the
   transport itself never queues without bound. `send` goes on when the peer reads.
@@ -210,7 +210,7 @@ class Connection(ABC):
         """Send every byte of `parts` in order; wait while the peer is slow (T6, T10).
 
         Returns when all of it is in the hands of the kernel or in the peer's buffer, which is
-        not to say that the peer has read it. Cancelled, or failed with anything but `Busy`: a
+        not to say that the peer has read it. Cancelled, or failed with `ShortFile` or OSError: a
         prefix was sent, and the connection is aborted (T15).
 
         Raises `ConnectionLost` (T19), `ShortFile` (T12), `Closed` (after `send_eof` also),
