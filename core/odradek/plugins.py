@@ -205,7 +205,7 @@ def load(extra: Iterable[object] = ()) -> Plugins:
             entry_point.load,
         )
     for plugin in extra:
-        name = getattr(plugin, "__name__", type(plugin).__qualname__)
+        name = getattr(plugin, "__name__", type(plugin).__name__)
         take(PluginInfo(name, "(given by the program)", "", ""), partial(_itself, plugin))
     return Plugins(_only_owners(owned), tuple(infos))
 
@@ -246,7 +246,7 @@ def _checked(hook: str, answer: object) -> Sequence[Factory[Any]]:
         raise TypeError(f"{hook} returned {type(answer).__name__}, not a sequence of factories")
     for factory in answer:
         if not isinstance(factory, Factory):
-            raise TypeError(f"{hook} returned a {type(factory).__name__} among its factories")
+            raise TypeError(f"{hook} returned {type(factory).__name__} among its factories")
         if not re.fullmatch("[a-z][a-z0-9+.-]*", factory.scheme):
             raise ValueError(f"{hook}: {factory.scheme!r} is not a URL scheme in lower case")
         if not attrs.has(factory.settings):
@@ -281,5 +281,5 @@ def _location(plugin: object) -> str:
 def _problem(error: Exception) -> str:
     if isinstance(error, ImportError):
         return f"it cannot be imported: {error}"
-    text = str(error) or "no message"
+    text = "; ".join(str(error).splitlines()) or "no message"
     return f"it fails to load: {type(error).__name__}: {text}"
