@@ -74,6 +74,8 @@ from odradek.types import Buffer, PartitionKey
 
 __all__ = [
     "HEADER_SIZE",
+    "MAX_BLOB_BYTES",
+    "MAX_RELATIVE_OFFSET",
     "BatchMeta",
     "Chunk",
     "Claim",
@@ -108,6 +110,12 @@ __all__ = [
     "scan",
 ]
 
+MAX_BLOB_BYTES = 16 * 1024 * 1024
+"""How much the blobs of one log may take together."""
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+"""How far an offset may lie above its segment's base (Kafka's indexes hold 32 bits)."""
+
 
 class StorageError(OdradekError):
     """Base of what a store raises; never raised itself."""
@@ -134,7 +142,7 @@ class Unavailable(StorageError):
 
 
 class Full(StorageError):
-    """No room: disk below its soft limit, or buffers at their bound. Retriable, nothing was lost."""
+    """No room: the disk below its soft limit, or buffers at their bound. Nothing was lost."""
 
 
 class Offline(StorageError):
@@ -212,8 +220,8 @@ class EpochStart(NamedTuple):
 class LogSnapshot:
     """A log at one moment: immutable, consistent in itself.
 
-    `segments` in offset order, the last one is active. `log_start` is the first offset that may
-    be read (at or above the first segment's base). `durable_end`: every offset below survives as
+    `segments` in offset order, the last one is active; compaction may leave gaps between them.
+    `log_start` is the first offset that may be read. `durable_end`: every offset below survives as
     S2 says. `epochs`: ascending. `blobs`: small named values of the core's.
     """
 
