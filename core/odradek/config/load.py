@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from odradek.config.fields import ConfigError, nearest, settings_of, structure
 from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
@@ -108,19 +107,8 @@ def config_from_table(
     topics_table = collect(lambda: _flat(_section(table, "topics", source)))
     topics = collect(lambda: TopicSettings.from_table(topics_table or {}, f"{source}: [topics]"))
     listeners = collect(lambda: _listeners(table, source))
-    storage = collect(
-        lambda: _part(
-            PartSettings, _section(table, "storage", source), f"{source}: [storage]", _file_storage
-        )
-    )
-    coordinator = collect(
-        lambda: _part(
-            PartSettings,
-            _section(table, "coordinator", source),
-            f"{source}: [coordinator]",
-            lambda: "embedded:",
-        )
-    )
+    storage = collect(lambda: _storage(table, source))
+    coordinator = collect(lambda: _coordinator(table, source, storage))
     if (
         found
         or broker is None
@@ -172,7 +160,7 @@ def _listeners(table: Mapping[str, Any], source: str) -> tuple[ListenerSettings,
     for at, each in enumerate(tables, 1):
         place = f"{source}: [[listeners]]" + (f" {at}" if len(tables) > 1 else "")
         try:
-            built.append(_part(ListenerSettings, each, place, None))
+            built.append(_part(ListenerSettings, each, place))
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
@@ -180,21 +168,39 @@ def _listeners(table: Mapping[str, Any], source: str) -> tuple[ListenerSettings,
     return tuple(built)
 
 
+def _storage(table: Mapping[str, Any], source: str) -> PartSettings:
+    section = dict(_section(table, "storage", source))
+    if "url" not in section:
+        section["url"] = default_data_dir().as_uri()
+    return _part(PartSettings, section, f"{source}: [storage]")
+
+
+def _coordinator(
+    table: Mapping[str, Any], source: str, storage: PartSettings | None
+) -> PartSettings:
+    """Read the section; `embedded:` alone keeps its state where the logs are.
+
+    Topics and logs belong together: either is of no use without the other.
+    """
+    section = dict(_section(table, "coordinator", source))
+    scheme = storage.scheme if storage is not None else ""
+    url = section.setdefault("url", "memory:" if scheme == "memory" else "embedded:")
+    if url == "embedded:":
+        if storage is not None and scheme == "file":
+            directory = storage.url[len("file:") :].rstrip("/")
+        else:
+            directory = default_data_dir().as_uri()[len("file:") :]
+        section["url"] = f"embedded:{directory}/coordinator"
+    return _part(PartSettings, section, f"{source}: [coordinator]")
+
+
 P = TypeVar("P", bound=PartSettings)
 
 
-def _part(
-    cls: type[P], table: Mapping[str, Any], place: str, default_url: Callable[[], str] | None
-) -> P:
+def _part(cls: type[P], table: Mapping[str, Any], place: str) -> P:
     own = {name: value for name, value in table.items() if name in settings_of(cls)}
-    if "url" not in own and default_url is not None:
-        own["url"] = default_url()
     options = {name: value for name, value in table.items() if name not in own}
     return structure(cls, own, place, {"options": options, "place": place})
-
-
-def _file_storage() -> str:
-    return f"file://{quote(str(default_data_dir()))}"
 
 
 def _scheme(url: object) -> str:

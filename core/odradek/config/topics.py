@@ -43,7 +43,6 @@ NOT_OFFERED: Mapping[str, str] = {
     "compression.gzip.level": "a batch that the broker compresses gets the codec's default level",
     "compression.lz4.level": "a batch that the broker compresses gets the codec's default level",
     "compression.zstd.level": "a batch that the broker compresses gets the codec's default level",
-    "errors.deadletterqueue.group.enable": "there are no share groups",
     "flush.messages": "durability is a setting of the storage: see `durability` there",
     "flush.ms": "durability is a setting of the storage: see `durability` there",
     "follower.replication.throttled.replicas": "replication is not throttled",
