@@ -72,11 +72,11 @@ class ChangeBuffer(Watch):
             raise trio.BusyResourceError("another task is reading this watch")
         self._reading = True
         try:
+            await trio.lowlevel.checkpoint()
             while not self._pending and self._failure is None:
                 # Only this reader waits on the event, so it may be replaced once it has fired.
                 await self._wakeup.wait()
                 self._wakeup = trio.Event()
-            await trio.lowlevel.checkpoint()
         finally:
             self._reading = False
         if self._failure is not None:
