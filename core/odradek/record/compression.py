@@ -134,11 +134,9 @@ def _decompress_growing(
 ) -> memoryview:
     """Decompress into ever larger buffers until one suffices or the limit is reached.
 
-    `hint` is what the data says of its size. It is believed only as far as ordinary ratios go, so
-    that a small lie cannot make us clear megabytes.
+    `hint` is what the data says of its size, true or not. It is believed only as far as ordinary
+    ratios go, so that a small lie cannot make us clear megabytes.
     """
-    if hint is not None and hint > limit:
-        raise _too_large(limit)
     ordinary = max(_FIRST_GUESS, 32 * len(data))
     capacity = min(max(1, ordinary // 4 if hint is None else min(hint, ordinary)), limit)
     while True:
@@ -156,7 +154,7 @@ def _decompress_growing(
 
 
 def _gzip_size(data: Buffer) -> int | None:
-    """Return the size in the trailer of the (last) member, a lower bound of the whole."""
+    """Return the size in the trailer of the last member (RFC 1952, ISIZE)."""
     return int(_little[4].unpack_from(data, len(data) - 4)[0]) if len(data) > 18 else None
 
 
@@ -183,7 +181,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
         content_checksum=False,
         block_linked=False,
     )
-    compressor.compress(data)
+    compressor.compress(bytes(data))  # takes nothing but bytes
     return bytes(compressor.finish())
 
 
@@ -196,6 +194,8 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> memoryview:
+    if not data:
+        raise CorruptBatch("snappy data have at least a byte")
     blocks = _xerial_blocks(data) if data[:8] == _XERIAL_HEADER[:8] else [data]
     sizes = []
     for block in blocks:
@@ -220,6 +220,8 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
     while position < len(data):
         if data[position : position + 8] == _XERIAL_HEADER[:8]:
             position += len(_XERIAL_HEADER)
+            if position > len(data):
+                raise CorruptBatch("the snappy data end within the header of the framing")
             continue
         if position + 4 > len(data):
             raise CorruptBatch("the snappy data end within the length of a block")

@@ -62,8 +62,9 @@ def scan(view: memoryview, *, position: int = 0, verify: bool = True) -> Scan:
     """Walk consecutive batches from `position` to the end of `view`, or to the first problem.
 
     `verify` checks every CRC; without it damage is found only where it breaks the chain of
-    lengths and magic bytes. The offsets of one batch are not compared with those of the next:
-    compaction leaves gaps, and what order is due is the log's knowledge. Raises nothing.
+    lengths and magic bytes. Base offset and leader epoch lie outside of the CRC, and the offsets
+    of one batch are not compared with those of the next, for compaction leaves gaps: that both
+    grow is the log's to check. Raises nothing.
     """
     metas: list[BatchMeta] = []
     positions: list[int] = []

@@ -121,7 +121,7 @@ def validate(
     are read they may take up to 8 times max.message.bytes uncompressed, which bounds the memory.
     `zstd_allowed` is false for Produce requests below version 7 (KIP-110).
 
-    Raises, with the first that applies:
+    Raises:
     InvalidRecord       no batch, an incomplete one, more than one, an old magic
     CorruptBatch        unknown magic, impossible length
     KafkaError          MESSAGE_TOO_LARGE: more than max.message.bytes, also after compression by
@@ -129,11 +129,11 @@ def validate(
     CorruptBatch        wrong CRC
     InvalidRecord       base offset not 0; offsets and count do not agree; control batch or other
                         attributes a client may not set; sequence or epoch missing beside a
-                        producer id; transactional without producer id; a record without key on a
-                        compacted topic
+                        producer id; transactional without producer id
     KafkaError          UNSUPPORTED_COMPRESSION_TYPE: no such codec, or zstd where not allowed
     InvalidTimestamp    out of the topic's range, or LogAppendTime claimed by the client
-    CorruptBatch        where records are read: payload damaged, or not what the header says
+    InvalidRecord       where records are read: a record without key on a compacted topic; a
+                        payload that cannot be decompressed or is not what the header says
     """
     available = len(records)
     if available < HEADER_SIZE:
@@ -213,12 +213,16 @@ def _validate_payload(meta: BatchMeta, records: memoryview, rules: Rules, now_ms
     """Go on with a batch whose records must be looked at or compressed by another codec."""
     codec = CompressionType(meta.compression)
     limit = _EXPANSION * rules.max_message_bytes
-    payload = bytes(decompress(codec, records[HEADER_SIZE:], limit))
-    if rules.compacted or meta.max_timestamp < meta.base_timestamp:
-        newest = _check_records(meta, payload, rules)
-        checked = meta if rules.log_append_time else meta._replace(max_timestamp=newest)
-    else:
-        checked = meta
+    checked = meta
+    try:
+        payload = bytes(decompress(codec, records[HEADER_SIZE:], limit))
+        if rules.compacted or meta.max_timestamp < meta.base_timestamp:
+            newest = _check_records(meta, payload, rules)
+            if not rules.log_append_time:
+                checked = meta._replace(max_timestamp=newest)
+    except CorruptBatch as error:
+        # The CRC was right, so the producer itself wrote this: CORRUPT_MESSAGE would have it retry.
+        raise InvalidRecord(error.detail) from None
     if not rules.log_append_time:
         _check_timestamps(checked, rules, now_ms)
     buffer = records
