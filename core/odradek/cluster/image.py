@@ -11,7 +11,15 @@ from attrs import field, frozen
 from odradek.contracts.coordinator import Version
 from odradek.types import PartitionKey
 
-__all__ = ["NO_LEADER", "BrokerImage", "Endpoint", "Image", "PartitionImage", "TopicImage"]
+__all__ = [
+    "NO_LEADER",
+    "BrokerImage",
+    "DeletedTopic",
+    "Endpoint",
+    "Image",
+    "PartitionImage",
+    "TopicImage",
+]
 
 NO_LEADER = -1
 
@@ -74,6 +82,20 @@ class PartitionImage:
 
 
 @frozen(slots=True)
+class DeletedTopic:
+    """A topic that is gone, while `brokers` still have to remove its logs.
+
+    Written with the deletion, so that a broker that was down, or died in the middle, removes
+    them later instead of keeping them for ever.
+    """
+
+    id: UUID
+    partitions: int
+    brokers: tuple[int, ...]
+    version: Version | None = field(default=None, eq=False)
+
+
+@frozen(slots=True)
 class Image:
     """Everything above, at one moment."""
 
@@ -82,6 +104,7 @@ class Image:
     names: Mapping[UUID, str] = MappingProxyType({})
     partitions: Mapping[PartitionKey, PartitionImage] = MappingProxyType({})
     brokers: Mapping[int, BrokerImage] = MappingProxyType({})
+    deleted: Mapping[UUID, DeletedTopic] = MappingProxyType({})
 
     @property
     def controller(self) -> int:

@@ -5,6 +5,7 @@
     brokers/<id>             {"endpoints": [...], "rack": ...}       ephemeral
     topics/<name>            {"id": "...", "partitions": 3, ...}     its creation is the topic's
     partitions/<id>-<n>      {"leader": 1, "leader_epoch": 4, "isr": [1], "replicas": [1]}
+    deleted/<id>             {"partitions": 3, "brokers": [1]}       logs still to be removed
 
 A topic's partitions are written before the topic and deleted after it, so a topic that can be
 seen is whole, and what a crash leaves behind is partitions without a topic: harmless, and swept
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from odradek.cluster.image import BrokerImage, Endpoint, PartitionImage, TopicImage
+from odradek.cluster.image import BrokerImage, DeletedTopic, Endpoint, PartitionImage, TopicImage
 from odradek.contracts.coordinator import Entry
 from odradek.errors import OdradekError
 from odradek.types import PartitionKey
@@ -26,12 +27,16 @@ from odradek.types import PartitionKey
 __all__ = [
     "BROKERS",
     "CLUSTER_ID",
+    "DELETED",
     "PARTITIONS",
     "PRODUCER_IDS",
     "TOPICS",
     "broker_key",
     "broker_of",
     "broker_value",
+    "deleted_key",
+    "deleted_of",
+    "deleted_value",
     "dump",
     "load",
     "partition_key",
@@ -47,6 +52,7 @@ PRODUCER_IDS = "cluster/producer_ids"
 BROKERS = "brokers"
 TOPICS = "topics"
 PARTITIONS = "partitions"
+DELETED = "deleted"
 
 
 def dump(value: Mapping[str, Any]) -> bytes:
@@ -144,4 +150,22 @@ def partition_of(entry: Entry) -> tuple[PartitionKey, PartitionImage]:
         leader_epoch=value["leader_epoch"],
         isr=tuple(value["isr"]),
         version=entry.version,
+    )
+
+
+def deleted_key(topic_id: UUID) -> str:
+    """Key of a deleted topic."""
+    return f"{DELETED}/{topic_id}"
+
+
+def deleted_value(topic: DeletedTopic) -> bytes:
+    """Encode a deleted topic."""
+    return dump({"partitions": topic.partitions, "brokers": topic.brokers})
+
+
+def deleted_of(entry: Entry) -> DeletedTopic:
+    """Decode a deleted topic."""
+    value = load(entry)
+    return DeletedTopic(
+        UUID(_name(entry)), value["partitions"], tuple(value["brokers"]), entry.version
     )

@@ -8,12 +8,12 @@ on, and the coordinator's errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 from uuid import UUID
 
 from odradek.cluster import keys
-from odradek.cluster.image import Image, PartitionImage, TopicImage
+from odradek.cluster.image import DeletedTopic, Image, PartitionImage, TopicImage
 from odradek.cluster.planner import batches
 from odradek.contracts.coordinator import (
     ABSENT,
@@ -29,6 +29,7 @@ from odradek.types import PartitionKey
 __all__ = [
     "MAX_PARTITIONS",
     "add_partitions",
+    "check_collision",
     "check_name",
     "create",
     "delete",
@@ -132,8 +133,11 @@ async def remove_partitions(coordinator: Coordinator, gone: Sequence[PartitionKe
             await coordinator.txn(*ops)
 
 
-async def delete(coordinator: Coordinator, topic: TopicImage) -> None:
-    """Delete a topic; its name is free at once. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+async def delete(coordinator: Coordinator, topic: TopicImage, hosts: Iterable[int]) -> None:
+    """Delete a topic; its name is free at once. Raises UNKNOWN_TOPIC_OR_PARTITION.
+
+    `hosts` are the brokers that have logs to remove.
+    """
     key = keys.topic_key(topic.name)
     while True:
         entry = await coordinator.get(key)
@@ -142,10 +146,15 @@ async def delete(coordinator: Coordinator, topic: TopicImage) -> None:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist"
             )
         try:
-            await coordinator.txn(Delete(key, entry.version))
+            newest = keys.topic_of(entry)
+            gone = DeletedTopic(newest.id, newest.partitions, tuple(sorted(hosts)))
+            await coordinator.txn(
+                Delete(key, entry.version),
+                Put(keys.deleted_key(newest.id), keys.deleted_value(gone), ABSENT),
+            )
         except Conflict:
             continue  # its settings changed meanwhile: look again
-        await remove_partitions(coordinator, keys.topic_of(entry).keys())
+        await remove_partitions(coordinator, newest.keys())
         return
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import trio
 
 from odradek.cluster import keys
-from odradek.cluster.image import BrokerImage, Image, PartitionImage, TopicImage
+from odradek.cluster.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage
 from odradek.contracts.coordinator import Coordinator, Entry, Watch
 from odradek.types import PartitionKey
 
@@ -26,6 +26,7 @@ class ClusterView:
         self._names: dict[UUID, str] = {}
         self._partitions: dict[PartitionKey, PartitionImage] = {}
         self._brokers: dict[int, BrokerImage] = {}
+        self._deleted: dict[UUID, DeletedTopic] = {}
         self._image: Image | None = None
         self._moved = trio.lowlevel.ParkingLot()
         self.on_change: Callable[[str], None] = lambda key: None
@@ -44,6 +45,7 @@ class ClusterView:
                 names=dict(self._names),
                 partitions=dict(self._partitions),
                 brokers=dict(self._brokers),
+                deleted=dict(self._deleted),
             )
         return self._image
 
@@ -74,6 +76,11 @@ class ClusterView:
                 self._brokers[broker.id] = broker
             else:
                 self._brokers.pop(int(name), None)
+        elif directory == keys.DELETED:
+            if entry is not None:
+                self._deleted[UUID(name)] = keys.deleted_of(entry)
+            else:
+                self._deleted.pop(UUID(name), None)
         self._image = None
         self.on_change(key)
         self._moved.unpark_all()
@@ -100,7 +107,7 @@ async def open_view(coordinator: Coordinator, cluster_id: str) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         watches = []
         # Partitions first: a topic that can be seen then always has its partitions in view.
-        for directory in (keys.PARTITIONS, keys.TOPICS, keys.BROKERS):
+        for directory in (keys.PARTITIONS, keys.TOPICS, keys.BROKERS, keys.DELETED):
             watch = await stack.enter_async_context(coordinator.watch(directory))
             for key, entry in watch.snapshot.items():
                 view.apply(key, entry)

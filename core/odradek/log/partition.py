@@ -44,9 +44,6 @@ from odradek.types import Buffer, PartitionKey
 
 __all__ = ["Append", "PartitionLog", "ReadResult", "Watcher", "open_log"]
 
-INDEX_INTERVAL = 4096
-"""Bytes between rows of the active segment's index (Kafka's index.interval.bytes)."""
-
 SNAPSHOT_INTERVAL = 64 * 1024 * 1024
 """Bytes after which the producers' state is saved again: bounds what opening has to read."""
 
@@ -176,7 +173,10 @@ class PartitionLog:
         ticket = self._writer.append(Chunk((placed,), (buffer,)))
         position = self._active_size
         index = self._active_index
-        if index is not None and position - index.positions[-1] >= INDEX_INTERVAL:
+        if (
+            index is not None
+            and position - index.positions[-1] >= self.settings.index_interval_bytes
+        ):
             index.add(base, position, self._active_max_timestamp)
         if position == 0:
             self._active_first_timestamp = timestamp
@@ -274,17 +274,28 @@ class PartitionLog:
         self._watchers.discard(watcher)
 
     def available(self, offset: int) -> int:
-        """Committed bytes from `offset` on, as far as known without I/O; 0 for nothing.
+        """Committed bytes from `offset` on, told without I/O: what `min_bytes` is held against.
 
-        Exact at the tail; deeper in the log at least 1 and at most the truth, which is all that
-        `min_bytes` of a waiting fetch needs, because sealed segments are not waited for.
+        Never 0 when there is something to read; elsewhere up to one index interval and one batch
+        too much, because the batch that holds `offset` is not looked for.
         """
         if offset >= self.high_watermark:
             return 0
+        held = self._watermark_position
+        for segment in reversed(self._writer.snapshot.segments):
+            if segment.base_offset <= offset:
+                break
+            if segment.id != self._watermark_segment:
+                held += segment.size
+        else:
+            return max(held, 1)
         cursor = self._cursors.get(offset)
-        if cursor is not None and cursor[0] == self._watermark_segment:
-            return max(self._watermark_position - cursor[1], 1)
-        return 1
+        index = self._active_index
+        if cursor is not None and cursor[0] == segment.id:
+            held -= cursor[1]
+        elif index is not None and segment.id == self._active_id:
+            held -= index.positions[index.floor(offset)]
+        return max(held, 1)
 
     async def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> ReadResult:
         """Return whole committed batches from the one that holds `offset`, `max_bytes` or less.
@@ -384,6 +395,20 @@ class PartitionLog:
         cursors[offset] = (segment_id, position)
 
     # -- look-ups ----------------------------------------------------------------------------
+
+    def check_epoch(self, epoch: int) -> None:
+        """Fence a request by the leader epoch its sender knows, -1 for none (KIP-320).
+
+        Raises KafkaError FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+        """
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        raise KafkaError(
+            ErrorCode.FENCED_LEADER_EPOCH
+            if epoch < self.leader_epoch
+            else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"the sender knows leader epoch {epoch}, this is {self.leader_epoch}",
+        )
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch at or below `epoch` (KIP-101, KIP-279).

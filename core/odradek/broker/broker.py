@@ -1,0 +1,352 @@
+"""One broker: its parts opened in order, its tasks owned by one nursery, closed in reverse.
+
+    plugins -> coordinator -> cluster id, session -> storage -> logs -> listeners
+
+Listeners are bound first and accept last: an address in use is found before anything is changed,
+and no client ever meets a half-open broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import trio
+from attrs import frozen
+
+from odradek import plugins
+from odradek.broker.budget import Budget
+from odradek.broker.host import Host
+from odradek.broker.hosting import HostedTopic, Hosting
+from odradek.broker.producer_ids import ProducerIds
+from odradek.broker.serve import Server
+from odradek.cluster import keys, planner, topics
+from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
+from odradek.cluster.view import ClusterView, open_view
+from odradek.config import Config, TopicSettings
+from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put, Session
+from odradek.contracts.storage import SegmentStore
+from odradek.contracts.transport import Listener
+from odradek.errors import ErrorCode, KafkaError, OdradekError
+
+__all__ = ["Broker", "StartError", "open_broker"]
+
+logger = logging.getLogger(__name__)
+
+SESSION_TTL = 10.0
+REGISTRATION_PATIENCE = 30.0
+"""Seconds to wait for an earlier life's registration of the same id to go away."""
+
+
+class StartError(OdradekError):
+    """The broker cannot start; the message says why and what to do."""
+
+
+@frozen(slots=True)
+class Bound:
+    """A listener that is bound, and the address clients are told."""
+
+    name: str
+    listener: Listener
+    endpoint: Endpoint
+
+    @property
+    def address(self) -> str:
+        """`host:port` for a client's bootstrap list."""
+        host = self.endpoint.host
+        return f"[{host}]:{self.endpoint.port}" if ":" in host else f"{host}:{self.endpoint.port}"
+
+
+class Broker:
+    """A running broker, as handlers, tests and embedders see it."""
+
+    def __init__(
+        self,
+        config: Config,
+        coordinator: Coordinator,
+        store: SegmentStore,
+        view: ClusterView,
+        hosting: Hosting,
+        bound: Sequence[Bound],
+        host: Host,
+    ) -> None:
+        self.id = config.broker.id
+        self.config = config
+        self.coordinator = coordinator
+        self.store = store
+        self.view = view
+        self.hosting = hosting
+        self.bound = tuple(bound)
+        self.host = host
+        self.budget = Budget(config.limits.in_flight_bytes)
+        self.producer_ids = ProducerIds(coordinator)
+        self.server = Server(self, config.limits)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Bootstrap address (`host:port`) of each listener, by its name."""
+        return {bound.name: bound.address for bound in self.bound}
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The URL each listener is bound to, by its name: what a transport connects to."""
+        return {bound.name: bound.listener.address for bound in self.bound}
+
+    @property
+    def image(self) -> Image:
+        """The cluster as this broker knows it."""
+        return self.view.image
+
+    def topic(self, name: str) -> HostedTopic:
+        """Return a topic by name. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        hosted = self.hosting.by_name.get(name)
+        if hosted is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return hosted
+
+    def topic_by_id(self, topic_id: UUID) -> HostedTopic:
+        """Return a topic by id. Raises KafkaError UNKNOWN_TOPIC_ID."""
+        hosted = self.hosting.by_id.get(topic_id)
+        if hosted is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return hosted
+
+    # -- changing topics ---------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        assignment: Sequence[tuple[int, ...]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicImage:
+        """Create a topic and wait until this broker serves its part of it.
+
+        -1 takes the broker's default. Raises KafkaError with the code of what is wrong.
+        """
+        image = self.image
+        topics.check_name(name)
+        topics.check_collision(image, name)
+        if name in image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        settings = self.config.broker
+        TopicSettings.parse(configs or {}, self.config.topics)
+        if assignment is None:
+            count = settings.default_partitions if partitions == -1 else partitions
+            replicas = (
+                settings.default_replication_factor
+                if replication_factor == -1
+                else replication_factor
+            )
+            assignment = self.assign(count, replicas, first=len(image.topics))
+        self.check_assignment(assignment)
+        topic_id = self.host.new_id()
+        if validate_only:
+            return TopicImage(name, topic_id, len(assignment), len(assignment[0]), configs or {})
+        topic = await topics.create(self.coordinator, topic_id, name, assignment, configs or {})
+        await self.hosting.wait_for(lambda: topic.id in self.hosting.by_id)
+        return topic
+
+    def assign(
+        self, partitions: int, replication_factor: int, first: int = 0
+    ) -> list[tuple[int, ...]]:
+        """Choose replicas. Raises INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR."""
+        brokers = sorted(self.image.brokers)
+        if not 1 <= partitions <= topics.MAX_PARTITIONS:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{partitions} partitions: from 1 to {topics.MAX_PARTITIONS} are possible",
+            )
+        if not 1 <= replication_factor <= len(brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"replication factor {replication_factor} with {len(brokers)} broker(s) alive",
+            )
+        return planner.assign_replicas(brokers, partitions, replication_factor, first)
+
+    def check_assignment(self, assignment: Sequence[tuple[int, ...]]) -> None:
+        """Raise INVALID_REPLICA_ASSIGNMENT unless it can be carried out."""
+        problem = None
+        if not assignment or any(not replicas for replicas in assignment):
+            problem = "every partition needs a replica"
+        elif len(assignment) > topics.MAX_PARTITIONS:
+            problem = f"more than {topics.MAX_PARTITIONS} partitions"
+        elif len({len(replicas) for replicas in assignment}) > 1:
+            problem = "partitions have different numbers of replicas"
+        elif any(len(set(replicas)) != len(replicas) for replicas in assignment):
+            problem = "a partition has two replicas on one broker"
+        else:
+            unknown = {b for replicas in assignment for b in replicas} - set(self.image.brokers)
+            if unknown:
+                problem = f"no such broker alive: {sorted(unknown)}"
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+    async def delete_topic(self, topic: TopicImage) -> None:
+        """Delete a topic and wait until this broker has let go of it."""
+        image = self.image
+        hosts = {b for key in topic.partition_keys() if key in image.partitions
+                 for b in image.partitions[key].replicas}  # fmt: skip
+        await topics.delete(self.coordinator, topic, hosts)
+        await self.hosting.wait_for(lambda: topic.id not in self.hosting.by_id)
+
+    async def add_partitions(
+        self, topic: TopicImage, assignment: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Add partitions and wait until this broker serves its part of them."""
+        self.check_assignment(assignment)
+        await topics.add_partitions(self.coordinator, topic, assignment)
+        count = topic.partitions + len(assignment)
+        await self.hosting.wait_for(
+            lambda: (
+                (hosted := self.hosting.by_id.get(topic.id)) is None or len(hosted.logs) >= count
+            )
+        )
+
+    async def set_configs(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
+        """Replace a topic's own settings and wait until they are in force here."""
+        TopicSettings.parse(configs, self.config.topics)
+        try:
+            await topics.set_configs(self.coordinator, topic, configs)
+        except Conflict:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"topic {topic.name!r} was changed by another request at the same time",
+            ) from None
+        await self.hosting.wait_for(
+            lambda: (
+                (hosted := self.hosting.by_id.get(topic.id)) is None
+                or hosted.image.configs == configs
+            )
+        )
+
+
+async def _cluster_id(coordinator: Coordinator, host: Host) -> str:
+    """The cluster's id; the first broker ever chooses it."""
+    while True:
+        entry = await coordinator.get(keys.CLUSTER_ID)
+        if entry is not None:
+            return str(keys.load(entry)["cluster_id"])
+        value = keys.dump({"format": 1, "cluster_id": _short(host.new_id())})
+        try:
+            await coordinator.txn(Put(keys.CLUSTER_ID, value, ABSENT))
+        except Conflict:
+            continue
+
+
+def _short(uuid: UUID) -> str:
+    """A uuid as Kafka writes cluster ids: 22 characters of URL-safe base64."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
+
+
+async def _register(
+    coordinator: Coordinator, view: ClusterView, session: Session, broker: BrokerImage
+) -> None:
+    """Announce the broker as alive, waiting for an earlier life of it to end."""
+    put = Put(keys.broker_key(broker.id), keys.broker_value(broker), ABSENT, session)
+    with trio.move_on_after(REGISTRATION_PATIENCE):
+        while True:
+            try:
+                await coordinator.txn(put)
+            except Conflict:
+                logger.warning("waiting for another broker with id %d to go away", broker.id)
+                await view.wait_until(lambda image: broker.id not in image.brokers)
+            else:
+                await view.wait_until(lambda image: broker.id in image.brokers)
+                return
+    raise StartError(
+        f"a broker with id {broker.id} is alive in this cluster: give each broker an id of its "
+        "own ([broker] id)"
+    )
+
+
+async def _adopt(coordinator: Coordinator, view: ClusterView, broker_id: int) -> None:
+    """Take the lead where it falls to this broker, under new epochs; sweep what a crash left."""
+    taken = planner.adopt(view.image, broker_id)
+    await topics.write_partitions(coordinator, taken)
+    epochs = {key: partition.leader_epoch for key, partition in taken}
+    await view.wait_until(
+        lambda image: all(
+            key not in image.partitions or image.partitions[key].leader_epoch >= epoch
+            for key, epoch in epochs.items()
+        )
+    )
+    orphans = [key for key, _ in planner.orphans(view.image)]
+    if orphans:
+        logger.info("removing %d partitions of topics that were never finished", len(orphans))
+        await topics.remove_partitions(coordinator, orphans)
+
+
+async def _bind(config: Config, parts: plugins.Parts, stack: AsyncExitStack) -> list[Bound]:
+    bound = []
+    for settings, part in zip(config.listeners, parts.listeners, strict=True):
+        transport = await stack.enter_async_context(part.open())
+        listener = await transport.listen(part.url)
+        stack.push_async_callback(listener.aclose)
+        where = urlsplit(listener.address)
+        host, port = settings.advertised_address or (where.hostname or where.netloc, where.port)
+        bound.append(Bound(settings.name, listener, Endpoint(settings.name, host, port or 0)))
+    return bound
+
+
+@asynccontextmanager
+async def open_broker(
+    config: Config,
+    *,
+    installed: plugins.Plugins | None = None,
+    host: Host | None = None,
+) -> AsyncIterator[Broker]:
+    """Run a broker while the context is open.
+
+    On entry it serves: every partition it leads is open and every listener accepts. On exit it
+    answers the requests it has read, closes its logs cleanly and leaves nothing behind; a
+    cancelled exit still closes the logs. `installed` are the plugins, those of this Python if
+    left out.
+
+    Raises ConfigError and PluginError for the configuration, StartError, and the errors of the
+    contracts (`AddressInUse`, `Unsafe`, ...) for what the plugins met.
+    """
+    host = host or Host()
+    parts = (installed or plugins.load()).parts(config)
+    for warning in config.warnings:
+        logger.warning("%s", warning)
+    async with AsyncExitStack() as stack:
+        bound = await _bind(config, parts, stack)
+        coordinator = await stack.enter_async_context(parts.coordinator.open())
+        cluster_id = await _cluster_id(coordinator, host)
+        view = await stack.enter_async_context(open_view(coordinator, cluster_id))
+        session = await stack.enter_async_context(coordinator.session(SESSION_TTL))
+        image = BrokerImage(
+            config.broker.id, tuple(each.endpoint for each in bound), config.broker.rack
+        )
+        await _register(coordinator, view, session, image)
+        store = await stack.enter_async_context(parts.storage.open())
+        await store.probe()
+        await _adopt(coordinator, view, config.broker.id)
+        nursery = await stack.enter_async_context(trio.open_nursery(strict_exception_groups=False))
+        hosting = Hosting(
+            config.broker.id, view, coordinator, store, config.topics, nursery.start_soon
+        )
+        broker = Broker(config, coordinator, store, view, hosting, bound, host)
+        try:
+            await hosting.settle()
+            nursery.start_soon(hosting.run)
+            for each in bound:
+                nursery.start_soon(broker.server.serve, each.listener, each.name)
+            yield broker
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in bound:
+                    await each.listener.aclose()
+                broker.server.drain()
+                await broker.server.drained()
+                await hosting.aclose()
+            nursery.cancel_scope.cancel()

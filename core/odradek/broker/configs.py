@@ -1,0 +1,131 @@
+"""The settings of topics and of the broker, as DescribeConfigs and CreateTopics tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from odradek.config import (
+    BrokerSettings,
+    Config,
+    ConfigType,
+    Limits,
+    TopicSettings,
+    settings_of,
+    topic_settings,
+)
+from odradek.errors import KafkaError
+
+if TYPE_CHECKING:
+    from odradek.broker.broker import Broker
+
+__all__ = ["Resource", "Row", "Source", "Synonym", "broker_configs", "topic_configs"]
+
+
+class Resource(IntEnum):
+    """What settings can belong to (Kafka's `ConfigResource.Type`)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    """Where a value comes from (Kafka's `ConfigSource`)."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@frozen(slots=True)
+class Synonym:
+    """A value that would be in force if the ones before it were not set."""
+
+    name: str
+    value: str
+    source: Source
+
+
+@frozen(slots=True)
+class Row:
+    """One setting in force."""
+
+    name: str
+    value: str
+    source: Source
+    type: ConfigType
+    doc: str
+    synonyms: tuple[Synonym, ...] = ()
+
+
+def topic_configs(config: Config, overrides: Mapping[str, str]) -> list[Row]:
+    """Every setting of a topic that has these of its own."""
+    try:
+        settings = TopicSettings.parse(overrides, config.topics)
+    except KafkaError:
+        settings = config.topics  # what is in force when the stored ones cannot be read
+        overrides = {}
+    rows = []
+    for known in topic_settings().values():
+        synonyms = [Synonym(known.synonym, known.default, Source.DEFAULT)]
+        if known.name in config.topics_set:
+            synonyms.insert(
+                0, Synonym(known.synonym, known.text(config.topics), Source.STATIC_BROKER)
+            )
+        if known.name in overrides:
+            synonyms.insert(0, Synonym(known.name, overrides[known.name], Source.TOPIC))
+        rows.append(
+            Row(
+                known.name,
+                known.text(settings),
+                synonyms[0].source,
+                known.type,
+                known.doc,
+                tuple(synonyms),
+            )
+        )
+    return rows
+
+
+def broker_configs(broker: Broker) -> list[Row]:
+    """The broker's own settings, under Kafka's names where it has them. All are read-only."""
+    rows = []
+    config = broker.config
+    for section, cls, values in (
+        ("broker", BrokerSettings, config.broker),
+        ("limits", Limits, config.limits),
+    ):
+        for field, declared in settings_of(cls).items():
+            value = getattr(values, field)
+            name = declared.kafka or f"odradek.{section}.{field}"
+            rows.append(_row(name, value, declared.default, declared.doc))
+    listeners = ",".join(f"{b.name.upper()}://{b.address}" for b in broker.bound)
+    traits = broker.store.traits
+    rows += [
+        _row("advertised.listeners", listeners, None, "Where clients reach this broker."),
+        _row("log.dirs", config.storage.url, None, "Where the log is stored."),
+        _row(
+            "odradek.storage.durability",
+            traits.durability,
+            None,
+            "What an acknowledgement means: ack (synced), interval (synced soon) or none.",
+        ),
+        _row("odradek.coordinator", config.coordinator.url, None, "What coordinates the brokers."),
+    ]
+    return rows
+
+
+def _row(name: str, value: object, default: object, doc: str) -> Row:
+    kind = ConfigType.STRING
+    if isinstance(value, bool):
+        kind = ConfigType.BOOLEAN
+    elif isinstance(value, int):
+        kind = ConfigType.LONG
+    elif isinstance(value, float):
+        kind = ConfigType.DOUBLE
+    text = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
+    source = Source.DEFAULT if value == default else Source.STATIC_BROKER
+    return Row(name, text, source, kind, doc)

@@ -1,0 +1,135 @@
+"""From a frame to a handler: which APIs are offered, at which versions.
+
+A handler is the function `handle(caller, request, version)` of the module in
+`odradek.broker.handlers` that carries the API's key and name. It returns the response, a
+`Pending` that will become one, or None where the protocol has no response. It may be `async`:
+the requests behind it on the same connection then wait, which is what keeps them in order.
+
+Modules are imported when their API is first asked for: a broker is up before the code that most
+clients never use is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from odradek.broker.waiting import Outstanding, Pending
+from odradek.errors import UnsupportedVersion
+from odradek.wire import API, Message, decode_request, decode_request_header, encode_response
+
+if TYPE_CHECKING:
+    from odradek.broker.serve import Caller
+
+__all__ = ["OFFERED", "Offer", "answer"]
+
+logger = logging.getLogger(__name__)
+
+API_VERSIONS = 18
+
+
+class Offer(NamedTuple):
+    """An API as ApiVersions advertises it; `served_from` is the lowest version answered in full."""
+
+    key: int
+    name: str
+    min: int
+    max: int
+    served_from: int
+
+
+def _offer(key: int, first: int, last: int, served_from: int | None = None) -> Offer:
+    return Offer(key, API[key].name, first, last, first if served_from is None else served_from)
+
+
+OFFERED: dict[int, Offer] = {
+    offer.key: offer
+    for offer in (
+        # Produce: librdkafka before 2.11.1 switches gzip, snappy and lz4 off unless version 0 is
+        # advertised (KAFKA-18659); what it then sends is version 3 or later.
+        _offer(0, 0, 13, served_from=3),
+        _offer(1, 4, 17),
+        _offer(2, 1, 10),
+        _offer(3, 0, 13),
+        # FindCoordinator: without it librdkafka believes that lz4 is not supported.
+        _offer(10, 0, 6),
+        _offer(18, 0, 4),
+        _offer(19, 2, 7),
+        _offer(20, 1, 6),
+        _offer(21, 0, 2),
+        _offer(22, 0, 5),
+        _offer(23, 2, 4),
+        _offer(32, 1, 4),
+        _offer(33, 0, 2),
+        _offer(35, 1, 4),
+        _offer(37, 0, 3),
+        _offer(44, 0, 1),
+        _offer(60, 0, 2),
+    )
+}
+"""Every API of this broker, by key."""
+
+Handler = Callable[["Caller", Any, int], "Message | Pending | None"]
+AsyncHandler = Callable[["Caller", Any, int], Awaitable["Message | Pending | None"]]
+
+_handlers: dict[int, tuple[int, int, bool, Handler | AsyncHandler]] = {}
+
+
+def _load(key: int) -> tuple[int, int, bool, Handler | AsyncHandler] | None:
+    offer = OFFERED.get(key)
+    if offer is None:
+        return None
+    name = API[key].module.rpartition(".")[2]
+    handle = import_module(f"odradek.broker.handlers.{name}").handle
+    loaded = (offer.served_from, offer.max, iscoroutinefunction(handle), handle)
+    _handlers[key] = loaded
+    return loaded
+
+
+async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding | None:
+    """Dispatch one request: the parts of its response, or one to come, or None for no response.
+
+    Raises MalformedMessage and UnsupportedVersion: the connection has to be closed then.
+    """
+    header = decode_request_header(frame)
+    key, version, correlation_id = header[:3]
+    known = _handlers.get(key) or _load(key)
+    if known is None or not known[0] <= version <= known[1]:
+        return _refuse(caller, key, version, correlation_id)
+    caller.client_id = header.client_id
+    request = decode_request(header, frame)
+    handle = known[3]
+    if known[2]:
+        response = await cast("AsyncHandler", handle)(caller, request, version)
+    else:
+        response = cast("Handler", handle)(caller, request, version)
+    if response is None:
+        return None
+    if isinstance(response, Pending):
+        return Outstanding(key, version, correlation_id, response)
+    return encode_response(key, version, correlation_id, response)
+
+
+def _refuse(caller: Caller, key: int, version: int, correlation_id: int) -> list[Any]:
+    """Answer what can be answered: ApiVersions, and Produce below its served versions.
+
+    KIP-511: a client that starts with a version of ApiVersions that is too new gets version 0
+    of the response, with the error, and starts again with what the response says.
+    """
+    offer = OFFERED.get(key)
+    if key == API_VERSIONS:
+        from odradek.broker.handlers.a18_api_versions import unsupported
+
+        return encode_response(key, 0, correlation_id, unsupported())
+    if offer is not None and version < offer.served_from:
+        logger.warning(
+            "%s uses %s version %d, from before Kafka 0.11; version %d or later is needed",
+            caller.peer,
+            offer.name,
+            version,
+            offer.served_from,
+        )
+    raise UnsupportedVersion(key, version)

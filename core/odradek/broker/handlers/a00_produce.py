@@ -1,0 +1,189 @@
+"""Produce (key 0), versions 3 to 13 (0 to 2 are advertised for old librdkafka, and refused).
+
+Each partition's batch is validated as Kafka's LogValidator does, given its offset in the
+receive buffer, and handed to the store before this returns. The response waits: for acks=1 and
+acks=all until the batch is committed (with one replica the same thing: on this disk, as safely
+as `durability` says); for acks=0 there is none. A batch that the log has already, by producer
+id and sequence, is answered with the offset of the original.
+
+Left out: transactions (INVALID_TXN_STATE
+until they come), the leader hints of version 10, and record_errors, because
+batches are checked as wholes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.waiting import Pending, committed, wait_committed
+from odradek.contracts.storage import StorageError
+from odradek.errors import ErrorCode, KafkaError
+from odradek.record import validate
+from odradek.wire import Message
+from odradek.wire.api.a00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from odradek.broker.hosting import HostedTopic
+    from odradek.broker.serve import Caller
+    from odradek.log.partition import PartitionLog
+
+__all__ = ["handle"]
+
+logger = logging.getLogger(__name__)
+
+ZSTD_FROM = 7
+TOPIC_IDS_FROM = 13
+
+
+class PendingProduce(Pending):
+    """A response that waits until everything that was appended is committed."""
+
+    __slots__ = ("_appended", "_response", "_timeout", "_waits")
+
+    def __init__(
+        self,
+        response: ProduceResponse,
+        waits: list[tuple[PartitionLog, int]],
+        appended: list[PartitionProduceResponse],
+        timeout: float,
+    ) -> None:
+        self._response = response
+        self._waits = waits
+        self._appended = appended
+        self._timeout = timeout
+
+    def ready(self) -> bool:
+        """Whether every batch is committed, or known not to be."""
+        return committed(self._waits)
+
+    async def wait(self) -> None:
+        """Wait for that, at most as long as the client wants to."""
+        with trio.move_on_after(self._timeout):
+            await wait_committed(self._waits)
+
+    async def finish(self) -> Message:
+        """Replace by an error what was not committed."""
+        for (log, end_offset), result in zip(self._waits, self._appended, strict=True):
+            if log.high_watermark < end_offset:
+                if log.failure is not None:
+                    _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(log.failure))
+                else:
+                    _fail(result, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+        return self._response
+
+
+def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | Pending | None:
+    """Append, and answer when committed."""
+    broker = caller.broker
+    acks = request.acks
+    now_ms = broker.host.now_ms()
+    waits: list[tuple[PartitionLog, int]] = []
+    appended: list[PartitionProduceResponse] = []
+    topics = []
+    refused = _refusal(request)
+    for topic in request.topic_data:
+        hosted: HostedTopic | None = None
+        failure = refused
+        if failure is None:
+            try:
+                if version >= TOPIC_IDS_FROM:
+                    hosted = broker.topic_by_id(topic.topic_id)
+                else:
+                    hosted = broker.topic(topic.name)
+            except KafkaError as error:
+                failure = error
+        results = []
+        for partition in topic.partition_data:
+            result = PartitionProduceResponse(index=partition.index, base_offset=-1)
+            results.append(result)
+            if hosted is None:
+                assert failure is not None
+                _fail(result, failure.code, failure.detail)
+                continue
+            log, end_offset = _append(hosted, partition, result, now_ms, version)
+            if log is not None:
+                waits.append((log, end_offset))
+                appended.append(result)
+        topics.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=results
+            )
+        )
+    if acks == 0:
+        _log_unacknowledged(caller, topics)
+        return None
+    response = ProduceResponse(responses=topics)
+    if not waits:
+        return response
+    timeout = min(request.timeout_ms, broker.config.limits.wait_max_ms) / 1000
+    return PendingProduce(response, waits, appended, timeout)
+
+
+def _refusal(request: ProduceRequest) -> KafkaError | None:
+    if request.acks not in (-1, 0, 1):
+        return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        return KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered")
+    return None
+
+
+def _append(
+    hosted: HostedTopic,
+    partition: PartitionProduceData,
+    result: PartitionProduceResponse,
+    now_ms: int,
+    version: int,
+) -> tuple[PartitionLog | None, int]:
+    """Append one partition's batch; what went wrong goes into `result`."""
+    try:
+        log = hosted.log(partition.index)
+        records = partition.records
+        validated = validate(
+            memoryview(b"") if records is None else records,  # type: ignore[arg-type]  # decoded: a view
+            hosted.rules,
+            now_ms,
+            zstd_allowed=version >= ZSTD_FROM,
+        )
+        if validated.meta.size > hosted.settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        done = log.append(validated.meta, validated.buffer, now_ms)
+    except KafkaError as error:
+        _fail(result, error.code, error.detail)
+        return None, -1
+    except StorageError as error:
+        _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        return None, -1
+    result.base_offset = done.base_offset
+    result.log_append_time_ms = done.timestamp
+    result.log_start_offset = log.log_start_offset
+    return log, done.end_offset
+
+
+def _fail(result: PartitionProduceResponse, code: ErrorCode, detail: str) -> None:
+    result.error_code = code
+    result.error_message = detail or code.text
+    result.base_offset = -1
+    result.log_append_time_ms = -1
+
+
+def _log_unacknowledged(caller: Caller, topics: list[TopicProduceResponse]) -> None:
+    """acks=0: the producer asked not to hear of errors, so the operator does."""
+    for topic in topics:
+        for result in topic.partition_responses:
+            if result.error_code:
+                logger.info(
+                    "%s lost a batch for %s-%d, sent with acks=0: %s",
+                    caller.peer,
+                    topic.name or topic.topic_id,
+                    result.index,
+                    result.error_message,
+                )

@@ -1,0 +1,261 @@
+"""The partitions that this broker leads: opened, changed and dropped as the cluster's image says.
+
+The image says what should be; `Hosting` makes it so, one change at a time, in one task. Requests
+look here and never wait: a partition is open, or the answer is an error that makes the client
+come back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+import trio
+from attrs import evolve
+
+from odradek.cluster import keys
+from odradek.cluster.image import TopicImage
+from odradek.cluster.view import ClusterView
+from odradek.config import TopicSettings
+from odradek.contracts.coordinator import Conflict, Coordinator, Delete, Put
+from odradek.contracts.storage import Claim, SegmentStore, StorageError
+from odradek.errors import ErrorCode, KafkaError
+from odradek.log.index_cache import IndexCache
+from odradek.log.partition import PartitionLog, Spawn, open_log
+from odradek.record import Rules
+from odradek.types import PartitionKey
+
+__all__ = ["HostedTopic", "Hosting", "rules_of"]
+
+logger = logging.getLogger(__name__)
+
+
+class HostedTopic:
+    """A topic as requests need it: its settings in force, and the logs that are open here.
+
+    `logs[n]` is None when partition n is led by another broker, is being opened, or could not
+    be: then `failures[n]` says why.
+    """
+
+    __slots__ = ("failures", "image", "logs", "rules", "settings")
+
+    def __init__(self, image: TopicImage, settings: TopicSettings) -> None:
+        self.image = image
+        self.settings = settings
+        self.rules = rules_of(settings)
+        self.logs: list[PartitionLog | None] = [None] * image.partitions
+        self.failures: dict[int, StorageError] = {}
+
+    def log(self, number: int) -> PartitionLog:
+        """Return an open log. Raises KafkaError with what the client should be told."""
+        logs = self.logs
+        if 0 <= number < len(logs):
+            log = logs[number]
+            if log is not None:
+                return log
+            failure = self.failures.get(number)
+            if failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {self.image.name!r} has {len(logs)} partitions",
+        )
+
+
+def rules_of(settings: TopicSettings) -> Rules:
+    """What a topic's settings mean for batches on their way in."""
+    return Rules(
+        compression_type=settings.compression_type,  # type: ignore[arg-type]  # checked there
+        timestamp_type=settings.message_timestamp_type,  # type: ignore[arg-type]  # likewise
+        max_message_bytes=settings.max_message_bytes,
+        timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
+        compacted=settings.compacted,
+    )
+
+
+class Hosting:
+    """Keeps the open logs in step with the image. `by_name` and `by_id` are for requests."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        view: ClusterView,
+        coordinator: Coordinator,
+        store: SegmentStore,
+        defaults: TopicSettings,
+        spawn: Spawn,
+    ) -> None:
+        self.by_name: dict[str, HostedTopic] = {}
+        self.by_id: dict[UUID, HostedTopic] = {}
+        self._broker_id = broker_id
+        self._view = view
+        self._coordinator = coordinator
+        self._store = store
+        self._defaults = defaults
+        self._spawn = spawn
+        self._indexes = IndexCache()
+        self._dirty: dict[str, None] = {}
+        self._woken = trio.Event()
+        self._done = trio.lowlevel.ParkingLot()
+        view.on_change = self._note
+        for topic in view.image.topics.values():
+            self._note(keys.topic_key(topic.name))
+        for topic_id in view.image.deleted:
+            self._note(keys.deleted_key(topic_id))
+
+    def _note(self, key: str) -> None:
+        self._dirty[key] = None
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Follow the image until cancelled."""
+        while True:
+            await self.settle()
+            await self._woken.wait()
+
+    async def settle(self) -> None:
+        """Bring everything known to have changed up to date."""
+        while self._dirty:
+            key = next(iter(self._dirty))
+            del self._dirty[key]
+            directory, _, name = key.partition("/")
+            if directory == keys.TOPICS:
+                await self._topic(name)
+            elif directory == keys.PARTITIONS:
+                await self._partition(name)
+            elif directory == keys.DELETED:
+                await self._deleted(UUID(name))
+            self._done.unpark_all()
+        self._woken = trio.Event()
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Return once the condition holds; it is asked after every change that was applied."""
+        while not condition():
+            await self._done.park()
+
+    async def _topic(self, name: str) -> None:
+        image = self._view.image.topics.get(name)
+        hosted = self.by_name.get(name)
+        if hosted is not None and (image is None or image.id != hosted.image.id):
+            await self._close(hosted)
+            hosted = None
+        if image is None:
+            return
+        if hosted is None:
+            hosted = HostedTopic(image, self._settings(image))
+        elif image.configs != hosted.image.configs:
+            hosted.settings = self._settings(image)
+            hosted.rules = rules_of(hosted.settings)
+            for log in hosted.logs:
+                if log is not None:
+                    log.settings = hosted.settings
+        hosted.image = image
+        hosted.logs += [None] * (image.partitions - len(hosted.logs))
+        for number in range(image.partitions):
+            await self._open(hosted, PartitionKey(image.id, number))
+        self.by_name[name] = hosted
+        self.by_id[image.id] = hosted
+
+    async def _partition(self, name: str) -> None:
+        topic_id, _, number = name.rpartition("-")
+        hosted = self.by_id.get(UUID(topic_id))
+        if hosted is not None and int(number) < len(hosted.logs):
+            await self._open(hosted, PartitionKey(UUID(topic_id), int(number)))
+
+    async def _open(self, hosted: HostedTopic, key: PartitionKey) -> None:
+        """Open, reopen under a newer epoch, or close one partition, as the image says."""
+        state = self._view.image.partitions.get(key)
+        log = hosted.logs[key.partition]
+        mine = state is not None and state.leader == self._broker_id
+        if log is not None and not (mine and state and state.leader_epoch == log.leader_epoch):
+            hosted.logs[key.partition] = None
+            await log.aclose()
+            log = None
+        if log is not None or not mine or state is None:
+            return
+        claim = Claim(state.leader_epoch, self._broker_id)
+        try:
+            hosted.logs[key.partition] = await open_log(
+                self._store,
+                key,
+                hosted.image.name,
+                hosted.settings,
+                claim,
+                self._indexes,
+                self._spawn,
+            )
+            hosted.failures.pop(key.partition, None)
+        except StorageError as error:
+            hosted.failures[key.partition] = error
+            logger.error(
+                "partition %d of topic %s is offline: %s", key.partition, hosted.image.name, error
+            )
+
+    def _settings(self, image: TopicImage) -> TopicSettings:
+        try:
+            return TopicSettings.parse(image.configs, self._defaults)
+        except KafkaError as error:
+            # Written by a newer version, or by hand: the topic must still be served.
+            logger.error("topic %s: its settings are ignored: %s", image.name, error)
+            return self._defaults
+
+    async def _close(self, hosted: HostedTopic) -> None:
+        if self.by_name.get(hosted.image.name) is hosted:
+            del self.by_name[hosted.image.name]
+        self.by_id.pop(hosted.image.id, None)
+        for number, log in enumerate(hosted.logs):
+            hosted.logs[number] = None
+            if log is not None:
+                await log.aclose()
+
+    async def _deleted(self, topic_id: UUID) -> None:
+        """Drop a deleted topic's logs, and take this broker off the list of those who have to."""
+        tombstone = self._view.image.deleted.get(topic_id)
+        if tombstone is None or self._broker_id not in tombstone.brokers:
+            return
+        hosted = self.by_id.get(topic_id)
+        if hosted is not None:
+            await self._close(hosted)
+        try:
+            for number in range(tombstone.partitions):
+                await self._store.drop(PartitionKey(topic_id, number))
+        except StorageError as error:
+            logger.error("cannot remove the log of deleted topic %s yet: %s", topic_id, error)
+            return
+        left = tuple(broker for broker in tombstone.brokers if broker != self._broker_id)
+        assert tombstone.version is not None
+        key = keys.deleted_key(topic_id)
+        change = (
+            Put(key, keys.deleted_value(evolve(tombstone, brokers=left)), tombstone.version)
+            if left
+            else Delete(key, tombstone.version)
+        )
+        try:
+            await self._coordinator.txn(change)
+        except Conflict:
+            self._note(key)  # another broker was faster: look again
+
+    def logs(self) -> Iterable[PartitionLog]:
+        """Every open log."""
+        for hosted in self.by_name.values():
+            for log in hosted.logs:
+                if log is not None:
+                    yield log
+
+    async def aclose(self) -> None:
+        """Close every log, several at a time: closing waits for the disk."""
+        gate = trio.CapacityLimiter(64)
+
+        async def close(log: PartitionLog) -> None:
+            async with gate:
+                try:
+                    await log.aclose()
+                except StorageError as error:
+                    logger.error("closing partition %s: %s", log.key, error)
+
+        async with trio.open_nursery() as nursery:
+            for log in list(self.logs()):
+                nursery.start_soon(close, log)
