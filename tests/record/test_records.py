@@ -289,3 +289,9 @@ def test_filter_batch_checks_the_crc(make_batch):
     batch[-3] ^= 1
     with pytest.raises(CorruptBatch, match="CRC"):
         filter_batch(batch, lambda _: True)
+
+
+def test_filter_batch_gives_a_batch_unchanged_when_every_record_stays(make_batch):
+    batch = make_batch(3, compression=CompressionType.GZIP)
+    assert filter_batch(batch, lambda _: True) == batch
+    assert filter_batch(memoryview(bytes(batch) + b"next"), lambda _: True) == batch
