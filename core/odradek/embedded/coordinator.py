@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from odradek.contracts.background import background
 from odradek.contracts.coordinator import (
     Absent,
     Conflict,
@@ -311,18 +312,9 @@ async def open_embedded_coordinator(
     `Damaged` when the database cannot be trusted, Unavailable when the operating system refuses.
     """
     database = await DatabaseThread.open(path)
-    failure: Exception | None = None
     try:
         coordinator = EmbeddedCoordinator(database, settings or EmbeddedCoordinatorSettings())
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(coordinator.commit_forever)
-            try:
-                yield coordinator
-            except Exception as error:
-                failure = error  # raised below, so that it does not arrive in an exception group
-            finally:
-                nursery.cancel_scope.cancel()
+        async with background(coordinator.commit_forever):
+            yield coordinator
     finally:
         await database.close()
-    if failure is not None:
-        raise failure

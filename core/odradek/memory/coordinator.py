@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from odradek.contracts.background import background
 from odradek.contracts.coordinator import (
     Absent,
     Coordinator,
@@ -272,15 +273,8 @@ async def open_memory_coordinator(name: str = "") -> AsyncIterator[MemoryCoordin
     The state goes when its last client is closed, unless somebody holds on to `memory_state`.
     """
     coordinator = MemoryCoordinator(memory_state(name))
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(coordinator.state.reap_forever)
+    async with background(coordinator.state.reap_forever):
         try:
             yield coordinator
-        except Exception as error:
-            failure = error  # raised below, so that it does not arrive in an exception group
         finally:
             coordinator._close()
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
