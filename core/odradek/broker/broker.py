@@ -23,6 +23,7 @@ from odradek.broker.host import Host
 from odradek.broker.hosting import HostedTopic, Hosting
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
+from odradek.broker.tasks import open_tasks
 from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
@@ -331,16 +332,16 @@ async def open_broker(
         store = await stack.enter_async_context(parts.storage.open())
         await store.probe()
         await _adopt(coordinator, view, config.broker.id)
-        nursery = await stack.enter_async_context(trio.open_nursery(strict_exception_groups=False))
+        tasks = await stack.enter_async_context(open_tasks())
         hosting = Hosting(
-            config.broker.id, view, coordinator, store, config.topics, nursery.start_soon
+            config.broker.id, view, coordinator, store, config.topics, tasks.start_soon
         )
         broker = Broker(config, coordinator, store, view, hosting, bound, host)
         try:
             await hosting.settle()
-            nursery.start_soon(hosting.run)
+            tasks.start_soon(hosting.run)
             for each in bound:
-                nursery.start_soon(broker.server.serve, each.listener, each.name)
+                tasks.start_soon(broker.server.serve, each.listener, each.name)
             yield broker
         finally:
             with trio.CancelScope(shield=True):
@@ -349,4 +350,3 @@ async def open_broker(
                 broker.server.drain()
                 await broker.server.drained()
                 await hosting.aclose()
-            nursery.cancel_scope.cancel()

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.dispatch import answer
+from odradek.broker.tasks import open_tasks
 from odradek.broker.waiting import Outstanding
 from odradek.config import Limits
-from odradek.contracts.storage import DataRef, StorageError
+from odradek.contracts.storage import DataRef
 from odradek.contracts.transport import (
     Closed,
     Connection,
@@ -31,9 +32,9 @@ from odradek.contracts.transport import (
     FileRange,
     Listener,
     Part,
-    ShortFile,
 )
 from odradek.errors import MalformedMessage, OdradekError, UnsupportedVersion
+from odradek.wire import Part as WirePart
 from odradek.wire import encode_response, frame_at
 
 if TYPE_CHECKING:
@@ -183,11 +184,12 @@ class _Session:
         self._connection = connection
         self._limits = limits
         self._budget = caller.broker.budget
-        self._queue: deque[list[object] | Outstanding] = deque()
+        self._queue: deque[list[WirePart] | Outstanding] = deque()
         self._more = trio.lowlevel.ParkingLot()
         self._less = trio.lowlevel.ParkingLot()
         self._reading = trio.CancelScope()
         self._ended = False
+        self._written = trio.Event()
         self._reserved = 0
 
     def drain(self) -> None:
@@ -197,19 +199,18 @@ class _Session:
     async def run(self) -> None:
         """Serve until the peer ends the stream, breaks a rule, or `drain`."""
         try:
-            async with trio.open_nursery(strict_exception_groups=False) as nursery:
-                nursery.start_soon(self._write)
+            async with open_tasks() as tasks:
+                tasks.start_soon(self._write)
                 with self._reading:
                     await self._read()
-                    nursery.cancel_scope.cancel()  # nobody is there to read responses
+                    return  # the peer has ended: nobody is there to read responses
                 self._ended = True
                 self._more.unpark_all()
-                nursery.cancel_scope.deadline = trio.current_time() + DRAIN_TIMEOUT
+                with trio.move_on_after(DRAIN_TIMEOUT):
+                    await self._written.wait()
         finally:
             if self._reserved:
                 self._budget.give(self._reserved)
-            for entry in self._queue:
-                _discard(entry)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -318,67 +319,65 @@ class _Session:
         while True:
             while not queue:
                 if self._ended:
+                    self._written.set()
                     return
                 await self._more.park()
             await self._send(await self._gather())
             if self._less and len(queue) < QUEUE_LIMIT // 2:
                 self._less.unpark_all()
 
-    async def _gather(self) -> list[object]:
+    async def _gather(self) -> list[WirePart]:
         """Take responses off the queue: the first one however long it takes, then what is ready."""
         queue = self._queue
-        parts: list[object] = []
+        parts: list[WirePart] = []
         size = 0
-        while queue and size < SEND_BATCH:
-            entry = queue[0]
-            if isinstance(entry, Outstanding):
-                pending = entry.pending
-                if not pending.ready():
-                    if parts:
-                        break
-                    await pending.wait()
-                message = await pending.finish()
-                encoded = encode_response(
-                    entry.api_key, entry.version, entry.correlation_id, message
-                )
-            else:
-                encoded = entry
-            queue.popleft()
-            parts += encoded
-            for part in encoded:
-                size += len(part)  # type: ignore[arg-type]  # every part is Sized
+        try:
+            while queue and size < SEND_BATCH:
+                entry = queue[0]
+                if isinstance(entry, Outstanding):
+                    pending = entry.pending
+                    if not pending.ready():
+                        if parts:
+                            break
+                        await pending.wait()
+                    message = await pending.finish()
+                    encoded = encode_response(
+                        entry.api_key, entry.version, entry.correlation_id, message
+                    )
+                else:
+                    encoded = entry
+                queue.popleft()
+                parts += encoded
+                for part in encoded:
+                    size += len(part)
+        except BaseException:
+            _close(parts)
+            raise
         return parts
 
-    async def _send(self, parts: list[object]) -> None:
-        plain = self._connection.plain_files
-        out: list[Part] = []
+    async def _send(self, parts: list[WirePart]) -> None:
         copied = 0
-        references = [part for part in parts if isinstance(part, DataRef)]
         try:
-            if references:
-                if not plain:
-                    copied = sum(len(reference) for reference in references)
-                    await self._budget.take(copied)
-                for part in parts:
-                    if isinstance(part, DataRef):
-                        out += _bytes_of(part, plain)
-                    else:
-                        out.append(part)  # type: ignore[arg-type]  # all others are buffers
-            else:
-                out = parts  # type: ignore[assignment]  # likewise
+            out: list[Part] = []
+            plain = self._connection.plain_files
+            for part in parts:
+                if isinstance(part, DataRef):
+                    if not plain:
+                        await self._budget.take(len(part))
+                        copied += len(part)
+                    out += _bytes_of(part, plain)
+                else:
+                    out.append(part)  # type: ignore[arg-type]  # what is no DataRef is a buffer
             with trio.move_on_after(self._limits.write_timeout_s) as scope:
                 await self._connection.send(out)
             if scope.cancelled_caught:
                 raise ConnectionLost(
                     f"the client took no response for {self._limits.write_timeout_s} s"
                 )
-        except ShortFile as error:
-            raise StorageError(str(error)) from error
         finally:
             if copied:
                 self._budget.give(copied)
-            for reference in references:
-                reference.close()
+            _close(parts)
 
 
 def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:
@@ -389,10 +388,7 @@ def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:
     return reference.views()
 
 
-def _discard(entry: list[object] | Outstanding) -> None:
-    if isinstance(entry, Outstanding):
-        entry.pending.discard()
-    else:
-        for part in entry:
-            if isinstance(part, DataRef):
-                part.close()
+def _close(parts: list[WirePart]) -> None:
+    for part in parts:
+        if isinstance(part, DataRef):
+            part.close()

@@ -65,7 +65,7 @@ class TopicImage:
     configs: Mapping[str, str] = _EMPTY
     version: Version | None = field(default=None, eq=False)
 
-    def keys(self) -> list[PartitionKey]:
+    def partition_keys(self) -> list[PartitionKey]:
         """Every partition of the topic."""
         return [PartitionKey(self.id, number) for number in range(self.partitions)]
 

@@ -154,7 +154,7 @@ async def delete(coordinator: Coordinator, topic: TopicImage, hosts: Iterable[in
             )
         except Conflict:
             continue  # its settings changed meanwhile: look again
-        await remove_partitions(coordinator, newest.keys())
+        await remove_partitions(coordinator, newest.partition_keys())
         return
 
 

@@ -11,6 +11,7 @@ import trio
 
 from odradek.cluster import keys
 from odradek.cluster.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage
+from odradek.contracts.background import background
 from odradek.contracts.coordinator import Coordinator, Entry, Watch
 from odradek.types import PartitionKey
 
@@ -112,8 +113,6 @@ async def open_view(coordinator: Coordinator, cluster_id: str) -> AsyncIterator[
             for key, entry in watch.snapshot.items():
                 view.apply(key, entry)
             watches.append(watch)
-        async with trio.open_nursery() as nursery:
-            for watch in watches:
-                nursery.start_soon(partial(follow, watch))
-            yield view
-            nursery.cancel_scope.cancel()
+        for watch in watches:
+            await stack.enter_async_context(background(partial(follow, watch)))
+        yield view

@@ -113,6 +113,7 @@ class PendingFetch(Pending):
         self, name: str, topic_id: object, partition: FetchPartition, left: int, held: list[DataRef]
     ) -> PartitionData:
         result = PartitionData(partition_index=partition.partition, high_watermark=-1)
+        log = None
         try:
             hosted = _hosted(self._broker, name, topic_id, self._version)
             log = hosted.log(partition.partition)
@@ -126,7 +127,7 @@ class PendingFetch(Pending):
             read = await log.read(partition.fetch_offset, limit, at_least_one=not held)
         except KafkaError as error:
             result.error_code = error.code
-            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if log is not None and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 result.high_watermark = log.high_watermark
                 result.log_start_offset = log.log_start_offset
             return result

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["handle"]
 
+EPOCHS_FROM = 4
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -41,14 +43,15 @@ async def handle(caller: Caller, request: ListOffsetsRequest, version: int) -> M
     response = ListOffsetsResponse()
     for topic in request.topics:
         results = [
-            await _partition(caller.broker, topic.name, partition) for partition in topic.partitions
+            await _partition(caller.broker, topic.name, partition, version)
+            for partition in topic.partitions
         ]
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return response
 
 
 async def _partition(
-    broker: Broker, topic: str, partition: ListOffsetsPartition
+    broker: Broker, topic: str, partition: ListOffsetsPartition, version: int
 ) -> ListOffsetsPartitionResponse:
     result = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
     try:
@@ -61,7 +64,9 @@ async def _partition(
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         if found is not None:
-            result.offset, result.timestamp, result.leader_epoch = found
+            result.offset, result.timestamp = found.offset, found.timestamp
+            if version >= EPOCHS_FROM:
+                result.leader_epoch = found.leader_epoch
     return result
 
 

@@ -1,0 +1,39 @@
+"""A nursery whose owner's exceptions arrive as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+__all__ = ["open_tasks"]
+
+
+@asynccontextmanager
+async def open_tasks() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery for background tasks; they are cancelled when the context is left.
+
+    What the body raises arrives unwrapped: whoever writes `async with open_broker()` cannot
+    know of the nurseries inside. A background task that fails cancels the body, and arrives by
+    itself too, or in a group when there are several.
+    """
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if failure is not None:
+            raise BaseExceptionGroup(group.message, [failure, *group.exceptions]) from None
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+    if failure is not None:
+        raise failure
