@@ -30,14 +30,14 @@ def make_struct(cls: type[Struct], version: int, random: Random) -> Any:
 def make_value(name: str, field: Field, version: int, random: Random) -> object:
     if field.may_be_null(version) and random.random() < 0.25:
         return None
+    if isinstance(field.of, type):
+        if field.kind == "struct":
+            return make_struct(field.of, version, random)
+        return [make_struct(field.of, version, random) for _ in range(random.randrange(4))]
     if field.kind == "array":
-        item = Field(field.of, "0+") if isinstance(field.of, str) else None
-        count = random.choice((0, 1, 1, 2, 3, 130 if item else 2))
-        if item is None:
-            return [make_struct(field.of, version, random) for _ in range(count)]
+        item = Field(str(field.of), "0+")
+        count = random.choice((0, 1, 1, 2, 3, 130))
         return [make_value(name, item, version, random) for _ in range(count)]
-    if field.kind == "struct":
-        return make_struct(field.of, version, random)
     return make_primitive(name, field.kind, random)
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 from kio.index import load_payload_module
-from kio.schema.index import api_key_map, schema_name_map
+from kio.schema.index import PayloadEntityType, api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
@@ -30,7 +30,7 @@ with warnings.catch_warnings():
         importlib.import_module(f"kafka.protocol.{part}")
         for part in ("admin", "consumer", "metadata", "producer", "sasl")
     ]
-    from kafka.protocol.schemas.fields.codecs import BitField
+    BitField = importlib.import_module("kafka.protocol.schemas.fields.codecs").BitField
 
 SAMPLES = 6
 
@@ -66,7 +66,7 @@ def field_of(struct: Struct, name: str) -> Any:
 
 
 def body(message: Message, version: int) -> bytes:
-    return b"".join(bytes(part) for part in encode(message, version))
+    return b"".join(cast("list[bytes]", encode(message, version)))
 
 
 def kafka_python_class(name: str) -> Any:
@@ -152,7 +152,7 @@ def kio_attribute(theirs: Any, name: str) -> Any:
 
 def kio_class(cls: type[Message], version: int) -> Any:
     api: Api = API[cls.api_key]
-    kind = EntityType.request if cls is api.request else EntityType.response
+    kind: PayloadEntityType = EntityType.request if cls is api.request else EntityType.response
     if version not in schema_name_map[api_key_map[cls.api_key]]:
         return None
     return getattr(load_payload_module(cls.api_key, version, kind), cls.__name__)

@@ -15,7 +15,7 @@ from struct import error as struct_error
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, overload
 
 from odradek.errors import MalformedMessage, UnsupportedVersion
-from odradek.wire.primitives import skip_tagged_fields, uvarint
+from odradek.wire.primitives import LAST_LENGTH, LAST_TEXT, skip_tagged_fields, uvarint
 from odradek.wire.registry import API
 from odradek.wire.schema import Message
 
@@ -143,7 +143,7 @@ def encode_response(
     """Encode a whole response frame: size, header and body, as parts to send in turn.
 
     The parts are as `encode` says; the first is never a records value. Raises as `encode` does,
-    and ValueError when `message` is not a response of `api_key`.
+    and ValueError when `message` is not a response of `api_key`, or the frame takes 2 GiB.
     """
     cls = type(message)
     if cls.api_key != api_key:
@@ -153,7 +153,10 @@ def encode_response(
     parts: list[Part] = []
     encoder = _encoders.get((cls, version)) or _encoder(cls, version)
     encoder(message, head, parts)
-    _SIZE_AND_ID.pack_into(head, 0, _size(parts) - 4, correlation_id)
+    try:
+        _SIZE_AND_ID.pack_into(head, 0, _size(parts) - 4, correlation_id)
+    except struct_error:
+        raise _unframed(message, version, parts, correlation_id) from None
     return parts
 
 
@@ -198,21 +201,33 @@ def encode_request(
     Raises as `encode` does.
     """
     client = b"" if client_id is None else client_id.encode()
-    length = -1 if client_id is None else len(client)
-    if length > 32767:
-        raise ValueError("the client id is longer than 32767 bytes")
-    head = bytearray(_REQUEST_START.pack(0, message.api_key, version, correlation_id, length))
+    if len(client) > LAST_TEXT:
+        raise ValueError(f"the client id is longer than {LAST_TEXT} bytes")
+    head = bytearray(_REQUEST_START.size)
     head += client
     if message.flexible.has(version):
         head += uvarint(0)
     parts: list[Part] = []
     _encoder(type(message), version)(message, head, parts)
-    head[:4] = (_size(parts) - 4).to_bytes(4, "big")
+    length = -1 if client_id is None else len(client)
+    try:
+        _REQUEST_START.pack_into(
+            head, 0, _size(parts) - 4, message.api_key, version, correlation_id, length
+        )
+    except struct_error:
+        raise _unframed(message, version, parts, correlation_id) from None
     return parts
 
 
 def _size(parts: list[Part]) -> int:
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+
+
+def _unframed(message: Message, version: int, parts: list[Part], correlation_id: int) -> ValueError:
+    what = f"{type(message).__name__} v{version} cannot be framed"
+    if _size(parts) - 4 > LAST_LENGTH:
+        return ValueError(f"{what}: {_size(parts) - 4} bytes do not fit a frame")
+    return ValueError(f"{what}: correlation id {correlation_id!r} is not an integer of 32 bits")
 
 
 def _encoder(cls: type[Message], version: int) -> Encode:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odradek.wire.explain import Unrepresentable, explain
 from odradek.wire.primitives import FORMATS, SHORT, array_packer, uvarint
-from odradek.wire.schema import EMPTY_LIST, Field, Message, Struct
+from odradek.wire.schema import EMPTY_LIST, EMPTY_STRUCT, Field, Message, Struct
 from odradek.wire.source import Source
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class _Encoder:
         """Return the condition that `place` differs from the field's default."""
         if field.default is EMPTY_LIST:
             return f"{place} is None or {place}" if field.nullable != "none" else place
+        if field.default is EMPTY_STRUCT:
+            return f"{place} != {self.source.name('default_', field.fresh_default())}"
         if field.kind == "uuid":
             return f"{place}.int"
         if field.default is None:
@@ -198,14 +200,11 @@ class _Encoder:
         self.flush()
         line, outer = self.source.line, self.buffer
         fields.sort(key=lambda pair: pair[1].tag or 0)
-        count, inner = self.temporary(), self.temporary()
+        inner = self.temporary()
         conditions = [f"({self.differs(place, field)})" for place, field in fields]
-        if len(fields) == 1:
-            line(f"{count} = 1 if {conditions[0]} else 0")
-        else:
-            line(f"{count} = " + " + ".join(f"(1 if {each} else 0)" for each in conditions))
-        line(f"{outer} += SHORT[{count}]")
-        with self.source.block(f"if {count}:"):
+        with self.source.block(f"if {' or '.join(conditions)}:"):
+            count = " + ".join(f"(1 if {condition} else 0)" for condition in conditions)
+            line(f"{outer} += SHORT[{count}]")
             for (place, field), condition in zip(fields, conditions, strict=True):
                 with self.source.block(f"if {condition}:"):
                     line(f"{inner} = bytearray()")
@@ -217,3 +216,4 @@ class _Encoder:
                     self.flush()
                     self.buffer = outer
                     line(f"{outer} += uvarint({field.tag}) + uvarint(len({inner})) + {inner}")
+        line(f"else: {outer} += b'\\0'")

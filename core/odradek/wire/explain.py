@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from odradek.wire.primitives import LAST_LENGTH, LAST_TEXT
 from odradek.wire.schema import Field, Message, Struct
 
 if TYPE_CHECKING:
@@ -77,15 +78,27 @@ def _primitive_problems(path: str, value: Any, kind: str) -> Iterator[tuple[str,
         if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
             yield path, f"is {value!r}, not an integer of {bits} bits"
     elif kind == "string":
-        if not isinstance(value, str):
-            yield path, f"is {value!r}, not text"
-        elif len(value.encode(errors="replace")) > 32767:
-            yield path, "is longer than 32767 bytes"
+        yield from _text_problems(path, value)
     elif kind == "uuid":
         if not isinstance(value, UUID):
             yield path, f"is {value!r}, not a UUID"
-    elif kind == "bytes":
-        if not isinstance(value, bytes | bytearray | memoryview):
-            yield path, "is not bytes"
-    elif kind == "records" and not hasattr(value, "__len__"):
-        yield path, "has no length"
+    elif kind == "bytes" and not isinstance(value, bytes | bytearray | memoryview):
+        yield path, "is not bytes"
+    elif kind in ("bytes", "records"):
+        if not hasattr(value, "__len__"):
+            yield path, "has no length"
+        elif len(value) > LAST_LENGTH:
+            yield path, f"is longer than {LAST_LENGTH} bytes"
+
+
+def _text_problems(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(value, str):
+        yield path, f"is {value!r}, not text"
+        return
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        yield path, "is text with a lone surrogate"
+    else:
+        if size > LAST_TEXT:
+            yield path, f"is longer than {LAST_TEXT} bytes"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
+    "LAST_LENGTH",
+    "LAST_TEXT",
     "SHORT",
     "array_packer",
     "array_unpacker",
@@ -38,6 +40,10 @@ SHORT = tuple(bytes((n,)) for n in range(128))
 """Each unsigned varint of one byte."""
 
 LAST_LENGTH = 0x7FFFFFFF
+"""The largest length, count or tag."""
+
+LAST_TEXT = 0x7FFF
+"""The largest length of a string, in bytes of UTF-8."""
 
 
 def uvarint(value: int) -> bytes:
