@@ -59,8 +59,8 @@ Ending
 
 * **T17** `aclose` delivers every byte sent before it, followed by the end of the stream, even
   if the peer's own bytes were left unread. It waits for a peer only for a bounded time; a
-  cancelled `aclose` becomes `abort`. Calls waiting on this side raise `Closed`, as do later
-  ones. Closing twice, or after `abort`, is harmless.
+  cancelled `aclose` becomes `abort`, by when the peer may have seen the end. Calls waiting on
+  this side raise `Closed`, as do later ones. Closing twice, or after `abort`, is harmless.
 * **T18** `abort` ends both directions at once, without waiting and whatever is unsent. Calls
   waiting on this side raise `Closed`, as do later ones; the peer gets `ConnectionLost`, not
   an end of stream. Idempotent.

@@ -217,19 +217,41 @@ class TcpConnection(Connection):
             return
         self._end_calls()
         try:
-            with suppress(OSError, trio.ClosedResourceError):  # lost, or aborted meanwhile
-                unsent = _unsent(self._sock)
-                self._sock.shutdown(socket.SHUT_WR)
-                unread = self._discard()
-                if unread is not None and (unread or unsent):
-                    with trio.move_on_after(self._linger):
-                        await self._discard_until_end()
             await checkpoint()
+            with suppress(OSError, trio.ClosedResourceError):  # lost, or aborted meanwhile
+                await self._close_with_grace()
         except BaseException:
             self._reset_on_close()
             raise
         finally:
             self._sock.close()
+
+    # A socket closed while the peer's bytes are unread, or still arriving, is reset by the
+    # kernel, and what it had not yet delivered is dropped: a client that pipelines would lose
+    # the last responses. So closing reads on for a while where that could happen.
+
+    async def _close_with_grace(self) -> None:
+        unsent = _unsent(self._sock)
+        self._sock.shutdown(socket.SHUT_WR)
+        unread = self._discard()
+        if unread is None or not (unread or unsent):
+            return
+        with trio.move_on_after(self._linger):
+            while self._discard() is not None:
+                await wait_readable(self._sock)
+
+    def _discard(self) -> int | None:
+        """Drop what has arrived; return how many bytes, or None when the peer has ended."""
+        dropped = 0
+        for _ in range(_ALLOWANCE // _DISCARD):
+            try:
+                data = self._sock.recv(_DISCARD)
+            except BlockingIOError:
+                break
+            if not data:
+                return None
+            dropped += len(data)
+        return dropped
 
     def abort(self) -> None:
         """See `Connection.abort`."""
@@ -246,27 +268,6 @@ class TcpConnection(Connection):
     def _end_calls(self) -> None:
         self._closed = self._sending = self._receiving = True
         notify_closing(self._sock)
-
-    # A socket closed while the peer's bytes are unread, or still arriving, is reset by the
-    # kernel, and what it had not yet delivered is dropped: a client that pipelines would lose
-    # the last responses. So `aclose` reads on for a while where that could happen.
-
-    def _discard(self) -> int | None:
-        """Drop what has arrived; return how many bytes, or None when the peer has ended."""
-        dropped = 0
-        for _ in range(_ALLOWANCE // _DISCARD):
-            try:
-                data = self._sock.recv(_DISCARD)
-            except BlockingIOError:
-                break
-            if not data:
-                return None
-            dropped += len(data)
-        return dropped
-
-    async def _discard_until_end(self) -> None:
-        while self._discard() is not None:
-            await wait_readable(self._sock)
 
     def _refusal(self, doing: str) -> TransportError:
         if self._closed:
@@ -287,4 +288,6 @@ def _unsent(sock: socket.socket) -> int:
     """Return how many bytes the peer's window has not let out of the kernel yet."""
     if sys.platform != "linux":
         return 0
+    if sock.fileno() < 0:
+        raise OSError(errno.EBADF, "closed")
     return int.from_bytes(ioctl(sock.fileno(), _SIOCOUTQNSD, bytes(4)), sys.byteorder)
