@@ -11,8 +11,9 @@ Why the functions are safe on hostile bytes:
   the position must be the end exactly. Nothing built on the way is returned.
 * Positions never go back: negative lengths are refused.
 * A count must fit the bytes that remain (count * smallest size of an element) before a list is
-  made, and the elements of one message are limited in all (`MAX_ELEMENTS`), since an object of
-  a few bytes on the wire takes a hundred in memory.
+  made, and the elements of a request are limited in all (`MAX_ELEMENTS`), since a struct of
+  three bytes on the wire takes a hundred in memory. Responses come from brokers a client
+  chose, and may describe a large cluster: they are not limited.
 * Structs do not nest in themselves, so there is no recursion on input.
 """
 
@@ -33,6 +34,7 @@ from odradek.wire.primitives import (
     tagged_field,
     uuid_of,
 )
+from odradek.wire.registry import API
 from odradek.wire.schema import EMPTY_LIST, EMPTY_STRUCT, Field, Message, Struct
 from odradek.wire.source import Source
 
@@ -45,7 +47,7 @@ Decode: TypeAlias = "Callable[[Buffer, int], Any]"
 """Decode the message that reaches from the position to the end of the view."""
 
 MAX_ELEMENTS = 1 << 20
-"""How many array elements one message may have, all its arrays together."""
+"""How many array elements one request may have, all its arrays together."""
 
 
 def compile_decoder(message: type[Message], version: int) -> Decode:
@@ -57,6 +59,8 @@ class _Decoder:
     def __init__(self, message: type[Message], version: int) -> None:
         self.version = version
         self.flexible = message.flexible.has(version)
+        api = API.get(message.api_key)
+        self.limited = api is None or message is not api.response
         self.source = source = Source(
             new=object.__new__,
             rest_of_uvarint=rest_of_uvarint,
@@ -74,7 +78,8 @@ class _Decoder:
         what = f"{message.__name__} v{version}"
         with source.block("def decode(v, p):"):
             source.line("size = len(v)")
-            source.line("left = MAX_ELEMENTS")
+            if self.limited:
+                source.line("left = MAX_ELEMENTS")
             with source.block("try:"):
                 self.struct(message, "m")
                 self.flush()
@@ -202,8 +207,11 @@ class _Decoder:
         line = self.source.line
         smallest = self.smallest(field.of)
         room = "n" if smallest == 1 else f"n * {smallest}"
-        line("left -= n")
-        line(f"if {room} > size - p or left < 0: raise bad({_name(place)!r}, 'count', n)")
+        too_many = f"{room} > size - p"
+        if self.limited:
+            line("left -= n")
+            too_many += " or left < 0"
+        line(f"if {too_many}: raise bad({_name(place)!r}, 'count', n)")
         if isinstance(field.of, type):
             items, item = self.temporary(), self.temporary()
             line(f"{items} = []")

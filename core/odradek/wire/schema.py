@@ -24,7 +24,7 @@ starts without paying for the versions nobody speaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import (
     TYPE_CHECKING,
@@ -391,11 +391,3 @@ class Message(Struct):
         cls.api_key = api_key
         cls.versions = version_range(versions)
         cls.flexible = version_range(flexible)
-
-
-def structs_of(cls: type[Struct]) -> Iterable[type[Struct]]:
-    """Yield `cls` and every struct nested in it, outermost first."""
-    yield cls
-    for field in cls.__fields__.values():
-        if isinstance(field.of, type):
-            yield from structs_of(field.of)
