@@ -11,30 +11,34 @@ durably at each opening, so revisions that only ever existed in memory are not g
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import sqlite3
 import weakref
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 from odradek.contracts.coordinator import Entry, Unavailable, Version
+from odradek.embedded.directory import LOCK_NAME, InUse, lock_directory, make_directory, sync
+from odradek.embedded.wal import commits_after_damage
 from odradek.errors import OdradekError
 
-__all__ = ["Damaged", "Database", "DiskFull", "InUse", "WriteFailed"]
+__all__ = ["Damaged", "Database", "DiskFull", "WriteFailed"]
 
 DATABASE_NAME: Final = "coordinator.db"
-LOCK_NAME: Final = "coordinator.lock"
+LOG_NAME: Final = DATABASE_NAME + "-wal"
 APPLICATION_ID: Final = 0x4F445244
 """SQLite's `application_id`: the letters ODRD, which file(1) shows."""
 FORMAT: Final = 1
 """SQLite's `user_version`; raised when an older version could not read the tables."""
 BOOT_SHIFT: Final = 40
+MAX_BOOT: Final = 1 << 22  # keeps revisions within SQLite's 63 bits
 
 _SCHEMA: Final = f"""
-BEGIN;
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
 CREATE TABLE entries (
     key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,
     created INTEGER NOT NULL, crc INTEGER NOT NULL
@@ -43,17 +47,14 @@ CREATE TABLE boots (id INTEGER PRIMARY KEY CHECK (id = 0), boot INTEGER NOT NULL
 INSERT INTO boots VALUES (0, 0);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
-COMMIT;
+PRAGMA journal_mode = WAL;
 """
+"""Makes a database that nobody relies on before it has been synced and renamed into place."""
 _UPSERT: Final = (
     "INSERT INTO entries (key, value, revision, created, crc) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value, revision = excluded.revision, "
     "created = excluded.created, crc = excluded.crc"
 )
-
-
-class InUse(OdradekError):
-    """Another process has the directory open: stop it, or use another directory."""
 
 
 class Damaged(OdradekError):
@@ -81,13 +82,12 @@ class Database:
     Must not be used after a fork; the child's copy is inert and releases nothing of the parent's.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.boot = 0
         self.entries: dict[str, Entry] = {}
         self._connection = connection
-        self._lock = lock
-        _open_databases.add(self)
+        self._lock = -1  # closed, until `open` is through
 
     @classmethod
     def open(cls, directory: Path) -> Database:
@@ -96,29 +96,28 @@ class Database:
         Raises InUse, Damaged, and Unavailable where the operating system refuses or the disk is
         full. Nothing stays open after an error.
         """
-        try:
-            _make_directory(directory)
-            lock = _lock(directory)
-        except OSError as error:
-            raise Unavailable(f"cannot open {directory}: {error}") from error
         path = directory / DATABASE_NAME
         try:
-            connection = sqlite3.connect(
-                path, timeout=0, isolation_level=None, check_same_thread=False
-            )
-            try:
-                database = cls(path, connection, lock)
+            with ExitStack() as undo:
+                make_directory(directory)
+                lock = lock_directory(directory)
+                undo.callback(os.close, lock)
+                _check_files(path)
+                if not path.exists():
+                    _create(path)
+                connection = sqlite3.connect(
+                    path, timeout=0, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(connection.close)
+                database = cls(path, connection)
                 database._prepare()
-            except BaseException:
-                connection.close()
-                raise
-        except BaseException as error:
-            os.close(lock)
-            if isinstance(error, sqlite3.Error):
-                raise _opening_error(path, error) from error
-            if isinstance(error, OSError):
-                raise Unavailable(f"cannot open {path}: {error}") from error
-            raise
+                undo.pop_all()
+        except OSError as error:
+            raise Unavailable(f"cannot open {path}: {error}") from error
+        except sqlite3.Error as error:
+            raise _opening_error(path, error) from error
+        database._lock = lock
+        _open_databases.add(database)
         return database
 
     def write(self, entries: Sequence[Entry], deleted: Collection[str]) -> None:
@@ -157,34 +156,27 @@ class Database:
         # Exclusive before the first access: the wal-index is then in heap memory, there is no
         # shared-memory file, and no other process gets between us and the file.
         execute("PRAGMA locking_mode = EXCLUSIVE")
+        (application_id,) = execute("PRAGMA application_id").fetchone()
+        (user_version,) = execute("PRAGMA user_version").fetchone()
+        if application_id != APPLICATION_ID:
+            raise Damaged(f"{self.path} is not a database of Odradek's; it was left as it is")
+        if user_version != FORMAT:
+            raise Damaged(f"{self.path} has format {user_version}, this version reads {FORMAT}")
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
-        application_id, user_version, tables = (
-            execute(query).fetchone()[0]
-            for query in (
-                "PRAGMA application_id",
-                "PRAGMA user_version",
-                "SELECT count(*) FROM sqlite_schema",
-            )
-        )
-        if tables == 0:
-            self._connection.executescript(_SCHEMA)
-            _sync_directory(self.path.parent)
-        elif application_id != APPLICATION_ID:
-            raise Damaged(f"{self.path} is a database of another program")
-        elif user_version != FORMAT:
-            raise Damaged(f"{self.path} has format {user_version}, this version reads {FORMAT}")
-        else:
-            self._check_structure()
-        rows = execute("SELECT key, value, revision, created, crc FROM entries").fetchall()
-        self.entries = {row[0]: _entry(self.path, row) for row in rows}
-        execute("UPDATE boots SET boot = boot + 1")
-        (self.boot,) = execute("SELECT boot FROM boots").fetchone()
-
-    def _check_structure(self) -> None:
-        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        (found,) = execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise Damaged(_damage(self.path, found))
+        rows = execute("SELECT key, value, revision, created, crc FROM entries").fetchall()
+        self.entries = {row[0]: _entry(self.path, row) for row in rows}
+        newest = max((entry.revision for entry in self.entries.values()), default=0)
+        ((boot,),) = execute("SELECT boot FROM boots").fetchall()
+        if not newest >> BOOT_SHIFT <= boot < MAX_BOOT:
+            raise Damaged(_damage(self.path, f"boot {boot}, but an entry of revision {newest}"))
+        # What a crash left in the log must not be there when the next crash is looked into.
+        execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        execute("UPDATE boots SET boot = boot + 1")
+        self.boot = boot + 1
 
     def _roll_back(self) -> bool:
         try:
@@ -215,6 +207,35 @@ def _abandon_all_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all_in_child)
+
+
+def _check_files(path: Path) -> None:
+    """Raise Damaged for what SQLite would take for a new database or for a crash."""
+    log = path.with_name(LOG_NAME)
+    log_bytes = log.read_bytes() if log.exists() else b""
+    if not path.exists() and log_bytes:
+        raise Damaged(_damage(path, f"it is missing, though {LOG_NAME} is there"))
+    if path.exists() and path.stat().st_size == 0:
+        raise Damaged(_damage(path, "it is empty"))
+    commits = commits_after_damage(log_bytes)
+    if commits > 1:
+        raise Damaged(
+            _damage(path, f"{LOG_NAME} has a bad frame with {commits} transactions after it")
+        )
+
+
+def _create(path: Path) -> None:
+    """Put an empty database in place, whole or not at all."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    connection = sqlite3.connect(new, isolation_level=None)
+    try:
+        connection.executescript(_SCHEMA)
+    finally:
+        connection.close()
+    sync(new)
+    new.rename(path)
+    sync(path.parent)
 
 
 def _row(entry: Entry) -> tuple[str, bytes, int, int, int]:
@@ -252,39 +273,3 @@ def _opening_error(path: Path, error: sqlite3.Error) -> OdradekError:
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR", "SQLITE_SCHEMA")):
         return Damaged(_damage(path, f"{name}: {error}"))
     return Unavailable(f"cannot open {path}: {name}: {error}")
-
-
-def _lock(directory: Path) -> int:
-    """Lock `directory` for this process; the lock goes with the file descriptor returned."""
-    path = directory / LOCK_NAME
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
-            holder = f"process {pid}" if pid.isdigit() else "another process"
-            raise InUse(f"{directory} is in use by {holder}") from None
-        os.truncate(lock, 0)
-        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
-
-
-def _make_directory(directory: Path) -> None:
-    """Create `directory` and its parents, each durable in its own parent."""
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
