@@ -178,8 +178,8 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
         now: float,
-    ) -> tuple[ProducerBatch, bool]:
-        """Add a record to the partition's open batch; return it and whether another was sealed.
+    ) -> ProducerBatch:
+        """Add a record to the partition's open batch, or to a new one, and return that.
 
         Raises KafkaError MESSAGE_TOO_LARGE for a record that no request may carry.
         """
@@ -188,10 +188,8 @@ class Accumulator:
             queue = self.queues[partition] = PartitionQueue(partition)
         batch = queue.open
         builder = None if batch is None else batch.builder
-        sealed = False
         if builder is not None and not builder.append(timestamp, key, value, headers):
             queue.seal()
-            sealed = True
             builder = None
         if batch is None or builder is None:
             builder = self._builder(key, value, headers)
@@ -204,7 +202,21 @@ class Accumulator:
         batch.size += grown
         self.buffered += grown
         batch.records += 1
-        return batch, sealed
+        return batch
+
+    def goes_on(self, partition: TopicPartition, size: int) -> bool:
+        """Whether a record of about `size` bytes would join others in an open batch.
+
+        If not, a full one is sealed: whoever may choose another partition does so now.
+        """
+        queue = self.queues.get(partition)
+        if queue is None or queue.open is None:
+            return False
+        builder = queue.open.builder
+        if builder is not None and builder.size + size <= builder.max_bytes:
+            return True
+        queue.seal()
+        return False
 
     def _builder(
         self, key: bytes | None, value: bytes | None, headers: Sequence[Header]

@@ -42,9 +42,12 @@ class Broker:
     rack: str | None = None
 
     def url(self, scheme: str) -> str:
-        """Return its address for a transport; an IPv6 address gets its brackets."""
+        """Return its address for a transport; an IPv6 address gets its brackets.
+
+        Transports whose addresses have no port, such as `memory`, advertise port 0.
+        """
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}" if self.port else f"{scheme}://{host}"
 
 
 @frozen(slots=True)

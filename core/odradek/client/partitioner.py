@@ -44,17 +44,19 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 class StickyPartition:
-    """One partition for records without a key, until a batch is full; then another (KIP-480).
+    """One partition for records without a key, until its batch is sent; then another (KIP-480).
 
     Larger batches than by round-robin, and the same share for every partition in the long run.
+    `fresh`: no record was given to the present partition yet.
     """
 
-    __slots__ = ("_available", "_current", "_random")
+    __slots__ = ("_available", "_current", "_random", "fresh")
 
     def __init__(self, random: Random | None = None) -> None:
         self._random = random or Random()
         self._current = -1
         self._available: Sequence[int] = ()
+        self.fresh = True
 
     def choose(self, available: Sequence[int]) -> int:
         """Return the present partition, or a new one when it is not among `available` any more.
@@ -65,10 +67,13 @@ class StickyPartition:
             self._available = available
             if self._current not in available:
                 self._current = self._random.choice(available)
+                self.fresh = True
         return self._current
 
-    def move_on(self, available: Sequence[int]) -> None:
-        """A batch was completed: choose a partition other than the present one, if there is."""
-        others = [partition for partition in available if partition != self._current]
+    def move_on(self) -> int:
+        """Choose a partition other than the present one, if there is another, and return it."""
+        others = [partition for partition in self._available if partition != self._current]
         if others:
             self._current = self._random.choice(others)
+        self.fresh = True
+        return self._current

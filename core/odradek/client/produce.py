@@ -42,6 +42,9 @@ _PURPOSE = "produce"
 _YIELD_AFTER = 64
 """`send` yields at least once in so many calls: doing it in each would double what it costs."""
 
+_RECORD_OVERHEAD = 24
+"""Bytes that a record without headers takes besides key and value, about."""
+
 _MAYBE_WRITTEN = frozenset(
     {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT}
 )
@@ -192,7 +195,7 @@ class Producer:
         known = self._cluster.metadata.topics.get(topic)
         if known is None or (partition is not None and partition >= len(known.partitions)):
             known = await self._topic(topic, partition)
-        size = len(value or b"") + len(key or b"") + 16
+        size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD
         while not self._batches.has_room(size):
             self._batches.seal_all()
             self._notify()
@@ -206,16 +209,14 @@ class Producer:
         if self._closed is not None:
             raise ClientClosed(f"the producer is closed: {self._closed}")
         if partition is None:
-            partition = self._choose(known, key)
+            partition = self._choose(known, key, size)
         if timestamp is None:
             timestamp = self._now_ms()
-        batch, sealed = self._batches.append(
+        batch = self._batches.append(
             TopicPartition(topic, partition), timestamp, key, value, headers, trio.current_time()
         )
-        if sealed or batch.records == 1:
+        if batch.records == 1:
             self._notify()
-            if sealed and key is None and topic in self._sticky:
-                self._sticky[topic].move_on(known.available)
         return Delivery(batch, batch.records - 1, timestamp)
 
     async def flush(self) -> None:
@@ -242,13 +243,17 @@ class Producer:
                 )
         return found
 
-    def _choose(self, topic: TopicInfo, key: bytes | None) -> int:
+    def _choose(self, topic: TopicInfo, key: bytes | None, size: int) -> int:
         if key is not None:
             return partition_for_key(key, len(topic.partitions))
         sticky = self._sticky.get(topic.name)
         if sticky is None:
             sticky = self._sticky[topic.name] = StickyPartition()
-        return sticky.choose(topic.available or range(len(topic.partitions)))
+        chosen = sticky.choose(topic.available or range(len(topic.partitions)))
+        if not sticky.fresh and not self._batches.goes_on(TopicPartition(topic.name, chosen), size):
+            chosen = sticky.move_on()
+        sticky.fresh = False
+        return chosen
 
     def _notify(self) -> None:
         self._changed.set()
