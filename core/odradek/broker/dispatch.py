@@ -12,12 +12,12 @@ clients never use is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from odradek.broker.waiting import Outstanding, Pending
+from odradek.broker.waiting import Outstanding
 from odradek.errors import UnsupportedVersion
 from odradek.wire import API, Message, decode_request, decode_request_header, encode_response
 
@@ -72,13 +72,15 @@ OFFERED: dict[int, Offer] = {
 }
 """Every API of this broker, by key."""
 
-Handler = Callable[["Caller", Any, int], "Message | Pending | None"]
-AsyncHandler = Callable[["Caller", Any, int], Awaitable["Message | Pending | None"]]
+Handler = Callable[["Caller", Any, int], Any]
+"""Returns `Message | Pending | None`, or an awaitable of that where the third field says so."""
 
-_handlers: dict[int, tuple[int, int, bool, Handler | AsyncHandler]] = {}
+_new: Any = tuple.__new__  # a named tuple's own constructor costs three times as much
+
+_handlers: dict[int, tuple[int, int, bool, Handler]] = {}
 
 
-def _load(key: int) -> tuple[int, int, bool, Handler | AsyncHandler] | None:
+def _load(key: int) -> tuple[int, int, bool, Handler] | None:
     offer = OFFERED.get(key)
     if offer is None:
         return None
@@ -95,22 +97,20 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     Raises MalformedMessage and UnsupportedVersion: the connection has to be closed then.
     """
     header = decode_request_header(frame)
-    key, version, correlation_id = header[:3]
+    key, version, correlation_id, caller.client_id, _ = header
     known = _handlers.get(key) or _load(key)
     if known is None or not known[0] <= version <= known[1]:
         return _refuse(caller, key, version, correlation_id)
-    caller.client_id = header.client_id
     request = decode_request(header, frame)
-    handle = known[3]
+    response = known[3](caller, request, version)
     if known[2]:
-        response = await cast("AsyncHandler", handle)(caller, request, version)
-    else:
-        response = cast("Handler", handle)(caller, request, version)
+        response = await response
     if response is None:
         return None
-    if isinstance(response, Pending):
-        return Outstanding(key, version, correlation_id, response)
-    return encode_response(key, version, correlation_id, response)
+    if isinstance(response, Message):
+        return encode_response(key, version, correlation_id, response)
+    outstanding: Outstanding = _new(Outstanding, (key, version, correlation_id, response))
+    return outstanding
 
 
 def _refuse(caller: Caller, key: int, version: int, correlation_id: int) -> list[Any]:

@@ -322,52 +322,64 @@ class _Session:
                     self._written.set()
                     return
                 await self._more.park()
-            await self._send(await self._gather())
+            parts, references = await self._gather()
+            await self._send(parts, references)
             if self._less and len(queue) < QUEUE_LIMIT // 2:
                 self._less.unpark_all()
 
-    async def _gather(self) -> list[WirePart]:
-        """Take responses off the queue: the first one however long it takes, then what is ready."""
+    async def _gather(self) -> tuple[list[WirePart], list[DataRef]]:
+        """Take responses off the queue: the first one however long it takes, then what is ready.
+
+        The second list are those parts that refer to stored bytes, and have to be closed.
+        """
         queue = self._queue
         parts: list[WirePart] = []
+        references: list[DataRef] = []
         size = 0
         try:
             while queue and size < SEND_BATCH:
                 entry = queue[0]
-                if isinstance(entry, Outstanding):
-                    pending = entry.pending
+                if type(entry) is Outstanding:
+                    key, version, correlation_id, pending = entry
                     if not pending.ready():
                         if parts:
                             break
                         await pending.wait()
                     message = await pending.finish()
-                    encoded = encode_response(
-                        entry.api_key, entry.version, entry.correlation_id, message
-                    )
+                    encoded = encode_response(key, version, correlation_id, message)
                 else:
-                    encoded = entry
+                    encoded = entry  # type: ignore[assignment]  # the other kind of entry
                 queue.popleft()
-                parts += encoded
-                for part in encoded:
-                    size += len(part)
+                if len(encoded) == 1:
+                    parts.append(encoded[0])
+                    size += len(encoded[0])
+                else:
+                    parts += encoded
+                    size += sum(map(len, encoded))
+                    references += [part for part in encoded if isinstance(part, DataRef)]
         except BaseException:
-            _close(parts)
+            _close(references)
             raise
-        return parts
+        return parts, references
 
-    async def _send(self, parts: list[WirePart]) -> None:
+    async def _send(self, parts: list[WirePart], references: list[DataRef]) -> None:
         copied = 0
         try:
             out: list[Part] = []
-            plain = self._connection.plain_files
-            for part in parts:
-                if isinstance(part, DataRef):
+            if not references:
+                # Acknowledgements of pipelined requests: one copy of a few bytes each is
+                # cheaper than an iovec for each.
+                out = [b"".join(parts)]  # type: ignore[arg-type]  # all of them are buffers
+            else:
+                plain = self._connection.plain_files
+                for part in parts:
+                    if not isinstance(part, DataRef):
+                        out.append(part)  # type: ignore[arg-type]  # likewise
+                        continue
                     if not plain:
                         await self._budget.take(len(part))
                         copied += len(part)
                     out += _bytes_of(part, plain)
-                else:
-                    out.append(part)  # type: ignore[arg-type]  # what is no DataRef is a buffer
             with trio.move_on_after(self._limits.write_timeout_s) as scope:
                 await self._connection.send(out)
             if scope.cancelled_caught:
@@ -377,7 +389,7 @@ class _Session:
         finally:
             if copied:
                 self._budget.give(copied)
-            _close(parts)
+            _close(references)
 
 
 def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:
@@ -388,7 +400,6 @@ def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:
     return reference.views()
 
 
-def _close(parts: list[WirePart]) -> None:
-    for part in parts:
-        if isinstance(part, DataRef):
-            part.close()
+def _close(references: list[DataRef]) -> None:
+    for reference in references:
+        reference.close()

@@ -40,6 +40,7 @@ from odradek.log.index_cache import IndexCache
 from odradek.log.lookup import cut, headers, position_of
 from odradek.log.producers import DamagedSnapshot, Producers
 from odradek.record import BatchMeta, assign
+from odradek.record.batch import LOG_APPEND_TIME
 from odradek.types import Buffer, PartitionKey
 
 __all__ = ["Append", "PartitionLog", "ReadResult", "Watcher", "open_log"]
@@ -52,6 +53,11 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 PRODUCERS_BLOB = "producers"
 CURSORS_KEPT = 16
+
+
+_new: Any = tuple.__new__
+"""Builds a named tuple without its Python-level constructor: 0.15 instead of 0.5 microseconds,
+and appending a batch builds four."""
 
 
 class Spawn(Protocol):
@@ -166,11 +172,11 @@ class PartitionLog:
         if self._active_size and self._must_roll(size, last, timestamp, now_ms):
             self._roll()
         assign(buffer, 0, base, self.leader_epoch)
-        placed = BatchMeta(
+        placed = _new(BatchMeta, (
             base, last, size, self.leader_epoch, meta.attributes, meta.base_timestamp, timestamp,
             meta.producer_id, meta.producer_epoch, meta.base_sequence, meta.record_count,
-        )  # fmt: skip
-        ticket = self._writer.append(Chunk((placed,), (buffer,)))
+        ))  # fmt: skip
+        ticket = self._writer.append(_new(Chunk, ((placed,), (buffer,))))
         position = self._active_size
         index = self._active_index
         if (
@@ -186,14 +192,16 @@ class PartitionLog:
         self.log_end_offset = last + 1
         if meta.producer_id >= 0:
             self.producers.update(placed)
-        self._tail = _Tail(ticket, last + 1, self._active_id, self._active_size)
+        self._tail = _new(_Tail, (ticket, last + 1, self._active_id, self._active_size))
         if not self._committing:
             self._committing = True
             self._spawn(self._commit_appends)
         self._bytes_since_snapshot += size
         if self._bytes_since_snapshot >= SNAPSHOT_INTERVAL:
             self._save_producers_soon()
-        return Append(base, last + 1, timestamp if meta.log_append_time else -1, False)
+        stamp = timestamp if meta.attributes & LOG_APPEND_TIME else -1
+        appended: Append = _new(Append, (base, last + 1, stamp, False))
+        return appended
 
     def _must_roll(self, size: int, last: int, timestamp: int, now_ms: int) -> bool:
         """Kafka's rule (`LogSegment.shouldRoll`): size, offset range, or age by record time."""
