@@ -1,0 +1,88 @@
+"""What the commands that talk to a cluster have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from odradek.cli.exits import CommandFailed, ExitCode
+
+if TYPE_CHECKING:
+    from odradek.client import Cluster
+    from odradek.errors import KafkaError
+
+__all__ = ["bootstrap_options", "outcome", "with_cluster"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def bootstrap_options(command: F) -> F:
+    """Give a command `--bootstrap` and `--timeout`."""
+    command = click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.001),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to try.",
+    )(command)
+    return click.option(
+        "-b",
+        "--bootstrap",
+        default="127.0.0.1:9092",
+        show_default=True,
+        envvar="ODRADEK_BOOTSTRAP",
+        show_envvar=True,
+        metavar="HOST:PORT,...",
+        help="A broker's address, or several.",
+    )(command)
+
+
+def with_cluster(
+    bootstrap: str, timeout: float, body: Callable[[Cluster], Awaitable[int | None]]
+) -> int:
+    """Run `body` with the cluster, after a broker was reached; return its exit code.
+
+    Signals cancel it. Raises CommandFailed for a bootstrap list that is none.
+    """
+    from odradek.cli.running import run_async
+    from odradek.client import ClientSettings, bootstrap_urls, open_cluster
+
+    try:
+        urls = bootstrap_urls(bootstrap)
+    except ValueError as error:
+        raise CommandFailed(f"--bootstrap: {error}", code=ExitCode.USAGE) from None
+    settings = ClientSettings(
+        client_id="odradek-cli", connect_timeout=timeout, request_timeout=max(timeout, 0.1)
+    )
+
+    async def main() -> int | None:
+        async with open_cluster(urls, settings) as cluster:
+            await cluster.retrying(cluster.any_connection, timeout=min(timeout, 1.0))
+            return await body(cluster)
+
+    return run_async(main)
+
+
+def outcome(errors: dict[str, KafkaError | None], done: str) -> int:
+    """Report what became of each of several things; return the exit code.
+
+    `done` is what is said of those without an error. All failed: 1; some: 4.
+    """
+    from odradek.cli.app import report
+    from odradek.cli.exits import explain
+    from odradek.cli.text import shown
+
+    failed = 0
+    for name, error in errors.items():
+        if error is None:
+            click.echo(f"{done} {name}")
+        else:
+            failed += 1
+            explained = explain(error)
+            report(f"{name}: {shown(str(error))}", explained[1] if explained else "")
+    if not failed:
+        return ExitCode.OK
+    return ExitCode.FAILED if failed == len(errors) else ExitCode.PARTLY_FAILED
