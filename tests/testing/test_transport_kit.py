@@ -454,6 +454,13 @@ class ClosesByAbort(PassConnection):
 
 
 @breaks("T17")
+class ClosesInTheMiddleOfASend(PassConnection):
+    async def aclose(self) -> None:
+        self.inner._sending = False  # type: ignore[attr-defined]  # a fault put in
+        await super().aclose()
+
+
+@breaks("T17")
 class ClosingTwiceIsAnError(PassConnection):
     closed = False
 

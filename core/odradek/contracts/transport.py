@@ -58,9 +58,11 @@ Cancellation and fairness
 Ending
 
 * **T17** `aclose` delivers every byte sent before it, followed by the end of the stream, even
-  if the peer's own bytes were left unread. It waits for a peer only for a bounded time; a
-  cancelled `aclose` becomes `abort`, by when the peer may have seen the end. Calls waiting on
-  this side raise `Closed`, as do later ones. Closing twice, or after `abort`, is harmless.
+  if the peer's own bytes were left unread. It waits for a peer only for a bounded time. A
+  cancelled `aclose` becomes `abort`, by when the peer may have seen the end; one that cuts off
+  another task's `send` is an `abort` from the start, lest a part of a message looks like all
+  of it. Calls waiting on this side raise `Closed`, as do later ones. Closing twice, or after
+  `abort`, is harmless.
 * **T18** `abort` ends both directions at once, without waiting and whatever is unsent. Calls
   waiting on this side raise `Closed`, as do later ones; the peer gets `ConnectionLost`, not
   an end of stream. Idempotent.
@@ -229,7 +231,7 @@ class Connection(ABC):
     async def aclose(self) -> None:
         """Close with grace: what was sent arrives, then the end of the stream (T17).
 
-        Raises nothing but Cancelled. Another task's unfinished `send` fails with `Closed`.
+        Raises nothing but Cancelled.
         """
 
     @abstractmethod

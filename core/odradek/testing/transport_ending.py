@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -11,15 +12,19 @@ from odradek.contracts.transport import (
     Closed,
     Connection,
     ConnectionLost,
+    FileRange,
+    Part,
     Transport,
 )
 from odradek.testing.transport_kit import (
     TOO_MUCH,
     TransportKit,
     expect,
+    open_file,
     receive_bytes,
     receive_until_end,
     receive_until_lost,
+    send_in_calls,
 )
 
 __all__ = ["EndingPromises"]
@@ -137,10 +142,17 @@ class EndingPromises(TransportKit):
             await expect(Closed, here.send_eof)
             await here.aclose()
             here.abort()
-        async with self.pair(transport) as (here, _), trio.open_nursery() as nursery:
-            nursery.start_soon(expect, Closed, here.send, [bytes(TOO_MUCH)])
-            await wait_all_tasks_blocked(0.01)
-            await here.aclose()
+
+    async def test_t17_closing_in_the_middle_of_a_send_is_an_abort(
+        self, transport: Transport
+    ) -> None:
+        """T17."""
+        async with self.pair(transport) as (here, there):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(expect, Closed, here.send, [bytes(TOO_MUCH)])
+                await wait_all_tasks_blocked(0.01)
+                await here.aclose()
+            assert len(await receive_until_lost(there)) < TOO_MUCH
 
     async def test_t17_a_cancelled_close_is_an_abort(self, transport: Transport) -> None:
         """T17."""
@@ -181,15 +193,14 @@ class EndingPromises(TransportKit):
                 await expect(ConnectionLost, here.send, [b"x"])
 
     async def test_t19_sending_to_a_peer_that_has_closed_fails(self, transport: Transport) -> None:
-        """T19."""
-        async with self.pair(transport) as (here, there):
-            await there.aclose()
-
-            async def send_on() -> None:
-                for _ in range(TOO_MUCH // 1024):
-                    await here.send([bytes(1024)])
-
-            await expect(ConnectionLost, send_on)
+        """T19, for buffers and for file ranges."""
+        with open_file(bytes(1024)) as fd:
+            parts: list[Part] = [bytes(1024), FileRange(fd, 0, 1024)]
+            for part in parts:
+                async with self.pair(transport) as (here, there):
+                    await there.aclose()
+                    with pytest.raises(ConnectionLost):
+                        await send_in_calls(here, [part] * (TOO_MUCH // 1024), 1)
 
     async def test_t20_a_connection_says_who_it_joins(self, transport: Transport) -> None:
         """T20."""

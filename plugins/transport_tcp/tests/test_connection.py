@@ -14,8 +14,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from odradek.contracts.transport import Connection, FileRange, Part
+from odradek.contracts.transport import Closed, Connection, FileRange, Part
 from odradek_transport_tcp import TcpSettings, TcpTransport
+from odradek_transport_tcp import connection as connection_module
 from odradek_transport_tcp.connection import TcpConnection
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -168,6 +169,29 @@ async def test_abort_interrupts_a_close_that_waits() -> None:
                 nursery.start_soon(here.aclose)
                 await wait_all_tasks_blocked(0.01)
                 here.abort()
+
+
+async def test_a_receive_that_yields_takes_nothing_from_a_close_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        pair(TcpSettings(linger_ms=60_000)) as (here, there),
+        trio.open_nursery() as nursery,
+    ):
+        await there.send([b"unread"])
+        checkpoint = trio.lowlevel.checkpoint
+
+        async def yield_to_a_close() -> None:
+            monkeypatch.setattr(connection_module, "checkpoint", checkpoint)
+            nursery.start_soon(here.aclose)
+            await wait_all_tasks_blocked(0.01)
+            await there.send([b"more"])
+
+        monkeypatch.setattr(connection_module, "checkpoint", yield_to_a_close)
+        here._may_receive = -1
+        with pytest.raises(Closed):
+            await here.receive_into(memoryview(bytearray(1)))
+        await there.aclose()
 
 
 async def test_options_are_set_on_both_ends() -> None:

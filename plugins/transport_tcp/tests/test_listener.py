@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from odradek.config import structure
 from odradek.contracts.transport import AddressInUse, ConnectFailed, Connection, ListenFailed
 from odradek_transport_tcp import TcpSettings, TcpTransport, odradek_transport
+from odradek_transport_tcp.listener import TcpListener
 
 
 def port_of(url: str) -> int:
@@ -34,8 +35,19 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_accept_outlives_a_lack_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
+async def test_accept_outlives_a_lack_of_descriptors_and_logs_it_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.WARNING, logger="odradek_transport_tcp.listener")
+    attempts = 0
+    accept_now = TcpListener._accept_now
+
+    def counted(listener: TcpListener) -> Connection | None:
+        nonlocal attempts
+        attempts += 1
+        return accept_now(listener)
+
+    monkeypatch.setattr(TcpListener, "_accept_now", counted)
     listener = await TcpTransport().listen("tcp://127.0.0.1:0")
     accepted: list[Connection] = []
 
@@ -49,7 +61,9 @@ async def test_accept_outlives_a_lack_of_descriptors(caplog: pytest.LogCaptureFi
             async with trio.open_nursery() as nursery:
                 with no_descriptor_left():
                     nursery.start_soon(accept)
-                    while not caplog.records:
+                    await wait_all_tasks_blocked(0.01)
+                    so_far = attempts
+                    while attempts < so_far + 2:
                         await trio.lowlevel.checkpoint()
                     early.sendall(b"x")
                     assert await accepted[0].receive_into(memoryview(bytearray(1))) == 1
