@@ -1,1 +1,36 @@
-"""Odradek plugin: log storage in segment files on local disk, with sendfile and group-committed fdatasync."""
+"""Odradek plugin: log storage in segment files on local disk, for `file:///absolute/path`.
+
+Segments and indexes have the names and the formats of Apache Kafka's own, so its DumpLogSegments
+reads them. Appends go into the page cache at once; one thread per directory makes them durable,
+all waiting partitions with one pass of fdatasync. docs/reference/storage.md has the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from odradek.contracts.storage import SegmentStore
+from odradek.hookspecs import Factory, hookimpl
+from odradek_storage_file.settings import FileStorageSettings
+
+__all__ = ["FileStorageSettings", "odradek_storage", "open_file_store"]
+
+
+def open_file_store(
+    url: str, settings: FileStorageSettings | None = None
+) -> AbstractAsyncContextManager[SegmentStore]:
+    """Open the directory that `url` (`file:///absolute/path`) names, creating it if absent.
+
+    Raises Unsafe for a URL that names no absolute path, and Unavailable when another process has
+    the directory open; the message names it.
+    """
+    from odradek_storage_file.store import open_store
+
+    return open_store(url, settings or FileStorageSettings())
+
+
+@hookimpl
+def odradek_storage() -> Sequence[Factory[SegmentStore]]:
+    """Supply `file:`."""
+    return [Factory(scheme="file", settings=FileStorageSettings, open=open_file_store)]

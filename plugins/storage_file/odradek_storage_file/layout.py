@@ -1,0 +1,203 @@
+"""Names and formats of everything in a storage directory but the segments themselves.
+
+A file that must not be lost or misread (the manifest, the clean-shutdown marker, blobs) carries a
+CRC-32C and is replaced as a whole. docs/reference/storage.md shows the whole layout.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from attrs import define, field
+
+from odradek.contracts.storage import Corrupt, EpochStart, PartitionKey, crc32c
+
+__all__ = [
+    "BALLAST",
+    "CLEAN_MARKER",
+    "DELETED_SUFFIX",
+    "EPOCH_CHECKPOINT",
+    "LOCK",
+    "MANIFEST",
+    "QUARANTINE",
+    "SUFFIXES",
+    "ActiveEntry",
+    "Manifest",
+    "SealedEntry",
+    "blob_name",
+    "directory_key",
+    "directory_name",
+    "epoch_checkpoint",
+    "segment_base",
+    "stem",
+    "unwrap",
+    "wrap",
+]
+
+LOCK = ".lock"
+CLEAN_MARKER = "clean-shutdown"
+BALLAST = "ballast"
+MANIFEST = "manifest"
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+QUARANTINE = "quarantine"
+DELETED_SUFFIX = ".deleted"
+SUFFIXES = (".log", ".index", ".timeindex", ".rows")
+"""The files of one segment; the first is the data, the others can be made from it."""
+
+_DIRECTORY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(0|[1-9][0-9]{0,9})")
+_SEGMENT = re.compile(r"([0-9]{20})\.log")
+_HEADER = re.compile(rb"odradek (\S+) ([0-9]+) crc32c ([0-9a-f]{8})\n")
+_FORMAT = 1
+
+
+def directory_name(key: PartitionKey) -> str:
+    """Name of a partition's directory: nothing in it came from a client."""
+    return f"{key.topic_id}-{key.partition}"
+
+
+def directory_key(name: str) -> PartitionKey | None:
+    """Return the partition whose directory has this name, if any."""
+    found = _DIRECTORY.fullmatch(name)
+    return PartitionKey(UUID(found[1]), int(found[2])) if found else None
+
+
+def stem(base_offset: int) -> str:
+    """Name of a segment's files without the suffix, as Kafka writes it."""
+    return f"{base_offset:020d}"
+
+
+def segment_base(name: str) -> int | None:
+    """Return the base offset of the segment whose data file has this name, if any."""
+    found = _SEGMENT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def blob_name(number: int) -> str:
+    """Name of the file that holds a blob."""
+    return f"{number}.blob"
+
+
+def wrap(kind: str, body: bytes) -> bytes:
+    """Put a line before `body` that says what it is and has its CRC."""
+    return f"odradek {kind} {_FORMAT} crc32c {crc32c(body):08x}\n".encode() + body
+
+
+def unwrap(kind: str, data: bytes, path: str) -> bytes:
+    """Return the body of what `wrap` made. Raises Corrupt, naming `path`."""
+    found = _HEADER.match(data)
+    if found is None or found[1] != kind.encode():
+        raise Corrupt(f"{path} is not a {kind} file, or its first line is damaged")
+    if int(found[2]) != _FORMAT:
+        raise Corrupt(f"{path} has format {int(found[2])}; this version reads format {_FORMAT}")
+    body = data[found.end() :]
+    if crc32c(body) != int(found[3], 16):
+        raise Corrupt(f"{path} fails its CRC: it is damaged")
+    return body
+
+
+def epoch_checkpoint(epochs: Sequence[EpochStart]) -> bytes:
+    """Kafka's leader-epoch-checkpoint (`LeaderEpochCheckpointFile.java`): version, count, pairs."""
+    lines: Iterable[str] = (f"{entry.epoch} {entry.start_offset}\n" for entry in epochs)
+    return f"0\n{len(epochs)}\n{''.join(lines)}".encode()
+
+
+@define
+class SealedEntry:
+    """A sealed segment in the manifest, durable as a whole; `rows`, `crc`: of its `.rows` file."""
+
+    id: int
+    base: int
+    end: int
+    size: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    created_ms: int
+    rows: int
+    crc: int
+
+
+@define
+class ActiveEntry:
+    """The segment that was active when the manifest was written.
+
+    The recovery point: `size` bytes, up to offset `end`, are durable and were checked; `index` is
+    the index builder's state there.
+    """
+
+    id: int
+    base: int
+    end: int
+    size: int
+    created_ms: int
+    index: dict[str, int]
+
+
+@define
+class Manifest:
+    """What a partition is made of, as of the last edit, roll, recovery point or close.
+
+    Segments that were rolled later are not in it: their base offsets lie above the active one's,
+    and their ids are `2 * next_id` and so on. `swaps`: built segments (ids) whose files have yet
+    to take their names; `removed`: base offsets whose files have yet to go; `truncate_to`: a
+    truncation that may be unfinished, of everything if `restart`. Opening finishes all three.
+    `blobs`: name -> file number, size, CRC.
+    """
+
+    key: str
+    log_start: int = 0
+    next_id: int = 1
+    next_file: int = 0
+    sealed: list[SealedEntry] = field(factory=list)
+    active: ActiveEntry = field(factory=lambda: ActiveEntry(0, 0, 0, 0, 0, {}))
+    epochs: list[EpochStart] = field(factory=list)
+    blobs: dict[str, tuple[int, int, int]] = field(factory=dict)
+    swaps: dict[int, int] = field(factory=dict)
+    removed: list[int] = field(factory=list)
+    truncate_to: int | None = None
+    restart: bool = False
+
+    def encode(self) -> bytes:
+        """Return the file's bytes: a line with the CRC, then JSON that a person can read."""
+        body: dict[str, Any] = {
+            "key": self.key,
+            "log_start": self.log_start,
+            "next_id": self.next_id,
+            "next_file": self.next_file,
+            "active": _fields(self.active),
+            "epochs": self.epochs,
+            "blobs": self.blobs,
+            "swaps": list(self.swaps.items()),
+            "removed": self.removed,
+            "truncate_to": self.truncate_to,
+            "restart": self.restart,
+            "sealed": [tuple(_fields(entry).values()) for entry in self.sealed],
+        }
+        text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in body.items())
+        return wrap("manifest", f"{{{text}}}\n".encode())
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Manifest:
+        """Read what `encode` wrote. Raises Corrupt, naming `path`."""
+        body = json.loads(unwrap("manifest", data, path))
+        return cls(
+            key=body["key"],
+            log_start=body["log_start"],
+            next_id=body["next_id"],
+            next_file=body["next_file"],
+            active=ActiveEntry(**body["active"]),
+            epochs=[EpochStart(*entry) for entry in body["epochs"]],
+            blobs={name: tuple(entry) for name, entry in body["blobs"].items()},
+            swaps=dict(body["swaps"]),
+            removed=body["removed"],
+            truncate_to=body["truncate_to"],
+            restart=body["restart"],
+            sealed=[SealedEntry(*entry) for entry in body["sealed"]],
+        )
+
+
+def _fields(entry: SealedEntry | ActiveEntry) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__slots__ if name != "__weakref__"}

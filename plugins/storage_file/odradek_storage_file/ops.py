@@ -1,0 +1,85 @@
+"""The calls to the operating system that change a disk or can fail on one, in one place.
+
+A test that wants a failing fsync, a full disk or a loss of power gives a subclass of `Ops`.
+Everything else in the package goes through an instance of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from odradek.types import Buffer
+
+__all__ = ["NO_SPACE", "Ops", "write_all", "write_atomically"]
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""No room on the disk, or none for this user."""
+
+IOV_MAX = 1024
+"""How many buffers Linux takes in one vectored write (`IOV_MAX` of limits.h)."""
+
+
+class Ops:
+    """The operating system's own calls."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    pread = staticmethod(os.pread)
+    pwritev = staticmethod(os.pwritev)
+    fdatasync = staticmethod(os.fdatasync)
+    fsync = staticmethod(os.fsync)
+    ftruncate = staticmethod(os.ftruncate)
+    rename = staticmethod(os.rename)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    statvfs: Callable[[str], os.statvfs_result] = staticmethod(os.statvfs)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and deletions of files in a directory durable."""
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def remove(self, path: str) -> None:
+        """Unlink a file that may be gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+
+
+def write_all(ops: Ops, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write all the buffers at a byte position, in as many calls as it takes; return the length.
+
+    Raises OSError; how much was written is then unknown.
+    """
+    views = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    total = 0
+    while views:
+        written = ops.pwritev(fd, views[:IOV_MAX], position + total)
+        total += written
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if written:
+            views[0] = views[0][written:]
+    return total
+
+
+def write_atomically(ops: Ops, directory: str, name: str, data: bytes) -> None:
+    """Replace a file as a whole, durably: temporary file, fsync, rename, fsync of the directory.
+
+    Raises OSError; the old file is then still there, or the new one.
+    """
+    temporary = f"{directory}/{name}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = ops.open(temporary, flags, 0o644)
+    try:
+        write_all(ops, fd, [data], 0)
+        ops.fsync(fd)
+    finally:
+        ops.close(fd)
+    ops.rename(temporary, f"{directory}/{name}")
+    ops.sync_directory(directory)

@@ -1,0 +1,541 @@
+"""One partition's log while it is open: appends, rolls, what is durable, and the manifest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.contracts.storage import (
+    MAX_RELATIVE_OFFSET,
+    Chunk,
+    Corrupt,
+    DataRef,
+    EpochStart,
+    Hint,
+    LogSnapshot,
+    Offline,
+    OutOfRange,
+    PartitionKey,
+    Recovery,
+    SegmentIndex,
+    SegmentInfo,
+    Unavailable,
+)
+from odradek.errors import CorruptBatch
+from odradek_storage_file import layout
+from odradek_storage_file.bridge import Work, in_thread
+from odradek_storage_file.files import FileRef, SegmentFile
+from odradek_storage_file.indexes import IndexBuilder, load_index, rebuild_index
+from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
+from odradek_storage_file.ops import NO_SPACE, write_all
+from odradek_storage_file.recovery import Loaded, save_manifest
+
+if TYPE_CHECKING:
+    from odradek_storage_file.edits import Built
+    from odradek_storage_file.store import FileStore
+    from odradek_storage_file.writer import FileWriter
+
+__all__ = ["SEGMENT_BYTES", "Partition", "Segment"]
+
+SEGMENT_BYTES = 2**31 - 1
+"""Positions in Kafka's indexes are 32-bit."""
+
+CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Segment:
+    """A sealed segment: what is told of it, and its file."""
+
+    __slots__ = ("crc", "file", "info", "rows")
+
+    def __init__(self, info: SegmentInfo, rows: int, crc: int, file: SegmentFile) -> None:
+        self.info = info
+        self.rows = rows
+        self.crc = crc
+        self.file = file
+
+    def entry(self) -> SealedEntry:
+        """Its line in the manifest."""
+        info = self.info
+        return SealedEntry(
+            info.id,
+            info.base_offset,
+            info.end_offset,
+            info.size,
+            info.max_timestamp,
+            info.max_timestamp_offset,
+            info.created_ms,
+            self.rows,
+            self.crc,
+        )
+
+
+class Partition:
+    """The state that a partition's writer and readers share. Used in the trio thread alone.
+
+    `sealed` segments in offset order; the active one is spread over `id`, `base`, `size`, `end`,
+    `file` and `builder`, because `append` touches them all. `appended` and `synced` count bytes
+    since opening: what is below `synced` is durable.
+    """
+
+    __slots__ = (
+        "_changed_directory",
+        "_dirty_file",
+        "_queued",
+        "_snapshot",
+        "_syncing",
+        "_unsynced",
+        "appended",
+        "base",
+        "blob_files",
+        "blobs",
+        "builder",
+        "changing",
+        "closed",
+        "created_ms",
+        "dropped",
+        "durable_end",
+        "edits",
+        "end",
+        "epochs",
+        "file",
+        "id",
+        "key",
+        "last_epoch",
+        "log_start",
+        "next_file",
+        "next_id",
+        "path",
+        "readers",
+        "recovery",
+        "saved",
+        "sealed",
+        "size",
+        "store",
+        "synced",
+        "waiting",
+        "writer",
+    )
+
+    def __init__(self, store: FileStore, key: PartitionKey, loaded: Loaded) -> None:
+        self.store = store
+        self.key = key
+        self.path = loaded.path
+        self.recovery: Recovery = loaded.recovery
+        self.blobs: Mapping[str, bytes] = loaded.blobs
+        self.writer: FileWriter | None = None
+        self.readers = 0
+        self.dropped = False
+        self.closed = False
+        self.changing: trio.Event | None = None
+        self.edits = trio.Lock()
+        self.waiting = trio.lowlevel.ParkingLot()
+        self.appended = 0
+        self.synced = 0
+        self._queued = False
+        self._syncing: tuple[int, int, list[SegmentFile]] | None = None
+        self._unsynced: list[SegmentFile] = []
+        self._dirty_file: SegmentFile | None = None
+        self._changed_directory = False
+        self.sealed: list[Segment] = []
+        self.file: SegmentFile | None = None
+        self.adopt(loaded.manifest, loaded.builder)
+
+    def adopt(self, manifest: Manifest, builder: IndexBuilder) -> None:
+        """Take over what the disk holds, all of it durable: after opening or a truncation."""
+        for segment in self.sealed:
+            segment.file.retire()
+        if self.file is not None:
+            self.file.retire()
+        self.sealed = [
+            Segment(
+                SegmentInfo(
+                    entry.id,
+                    entry.base,
+                    entry.end,
+                    entry.size,
+                    entry.max_timestamp,
+                    entry.max_timestamp_offset,
+                    entry.created_ms,
+                    True,
+                ),
+                entry.rows,
+                entry.crc,
+                self.segment_file(entry.base),
+            )
+            for entry in manifest.sealed
+        ]
+        active = manifest.active
+        self.id = active.id
+        self.base = active.base
+        self.size = active.size
+        self.end = active.end
+        self.created_ms = active.created_ms
+        self.file = self.segment_file(active.base)
+        self.builder = builder
+        self._dirty_file = None
+        self.log_start = manifest.log_start
+        self.next_id = manifest.next_id
+        self.next_file = manifest.next_file
+        self.epochs: list[EpochStart] = list(manifest.epochs)
+        self.last_epoch = self.epochs[-1].epoch if self.epochs else -1
+        self.blob_files = dict(manifest.blobs)
+        self.durable_end = self.end
+        self.synced = self.appended
+        self.saved = self.appended
+        self._snapshot: LogSnapshot | None = None
+        self.store.saved(self)
+
+    def segment_file(self, base: int) -> SegmentFile:
+        """A file of this partition, not opened yet."""
+        return SegmentFile(self.store.files, f"{self.path}/{layout.stem(base)}.log")
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it is now; built when asked for, and kept until something changes."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            snapshot = self._snapshot = LogSnapshot(
+                (*[segment.info for segment in self.sealed], self.active_info()),
+                self.log_start,
+                self.durable_end if self.store.waits_for_sync else self.end,
+                tuple(self.epochs),
+                self.blobs,
+            )
+        return snapshot
+
+    def changed(self) -> None:
+        """Let the next snapshot be built anew."""
+        self._snapshot = None
+
+    def active_info(self) -> SegmentInfo:
+        """The active segment as it is now."""
+        builder = self.builder
+        return SegmentInfo(
+            self.id,
+            self.base,
+            self.end,
+            self.size,
+            builder.max_timestamp,
+            builder.max_timestamp_offset,
+            self.created_ms,
+            False,
+        )
+
+    def find(self, segment_id: int) -> Segment | None:
+        """Return a sealed segment, or None for the active one. Raises OutOfRange."""
+        if self.dropped:
+            raise OutOfRange(f"{self.key} was removed")
+        if segment_id == self.id:
+            return None
+        for segment in reversed(self.sealed):
+            if segment.info.id == segment_id:
+                return segment
+        raise OutOfRange(f"{self.key} has no segment {segment_id}")
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(self, chunk: Chunk) -> int:  # noqa: PLR0915  # the hot path: calls cost
+        """Write a chunk behind the last; return `appended` after it. See `PartitionWriter`."""
+        batches, buffers = chunk
+        size = 0
+        end = self.end
+        for meta in batches:
+            if meta[0] < end or meta[1] < meta[0]:
+                raise ValueError(
+                    f"a batch of offsets {meta[0]} to {meta[1]} cannot follow offset {end - 1}"
+                )
+            end = meta[1] + 1
+            size += meta[2]
+        if sum(map(len, buffers)) != size or not size:
+            raise ValueError(f"the buffers hold {sum(map(len, buffers))} bytes, the metas {size}")
+        position = self.size
+        if position + size > SEGMENT_BYTES or end - 1 - self.base > MAX_RELATIVE_OFFSET:
+            raise ValueError(f"segment {self.id} of {self.key} cannot take the chunk: roll first")
+        if self.changing is not None:
+            raise ValueError(f"{self.key} is being truncated")
+        store = self.store
+        left = store.space.left - size
+        if left < 0:
+            store.space.more(size)
+        else:
+            store.space.left = left
+        file = self.file
+        assert file is not None
+        fd = file.fd
+        if fd < 0:
+            fd = file.descriptor()
+        file.used = True
+        try:
+            written = store.pwritev(fd, buffers, position) if len(buffers) < 1024 else 0
+            if written != size:
+                write_all(store.ops, fd, _rest(buffers, written), position + written)
+        except OSError as error:
+            raise self._write_failed(fd, position, error) from error
+        builder = self.builder
+        for meta in batches:
+            builder.note(meta, position)
+            position += meta[2]
+            if meta[3] > self.last_epoch:
+                self.last_epoch = meta[3]
+                self.epochs.append(EpochStart(meta[3], meta[0]))
+        if builder.full:
+            builder.flush(store.ops, f"{self.path}/{layout.stem(self.base)}")
+        self.size = position
+        self.end = end
+        self._snapshot = None
+        self.appended = appended = self.appended + size
+        if self._dirty_file is not file:
+            self._dirty_file = file
+            self._unsynced.append(file)
+        if not self._queued and store.syncs:
+            self._queued = True
+            store.commits.mark(self)
+        return appended
+
+    def _write_failed(self, fd: int, position: int, error: OSError) -> Exception:
+        """Take back what a write left behind; what to raise is returned."""
+        if error.errno in NO_SPACE:
+            try:
+                self.store.ops.ftruncate(fd, position)
+            except OSError as second:
+                error = second
+            else:
+                return self.store.space.exhausted()
+        return self.store.fail(error, f"cannot write {self.path}")
+
+    def roll(self) -> SegmentInfo:
+        """Seal the active segment. See `PartitionWriter.roll`."""
+        if not self.size:
+            return self.active_info()
+        if self.changing is not None:
+            raise ValueError(f"{self.key} is being truncated")
+        store = self.store
+        path = f"{self.path}/{layout.stem(self.end)}.log"
+        try:
+            fd = store.ops.open(path, CREATE, 0o644)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise store.space.exhausted() from error
+            raise store.fail(error, f"cannot create {path}") from error
+        builder = self.builder
+        builder.seal()
+        builder.flush(store.ops, f"{self.path}/{layout.stem(self.base)}")
+        sealed = self._sealed_active()
+        self.sealed.append(sealed)
+        self.id = 2 * self.next_id
+        self.next_id += 1
+        self.base = self.end
+        self.size = 0
+        self.created_ms = time.time_ns() // 1_000_000
+        self.file = SegmentFile(store.files, path, fd)
+        self.builder = IndexBuilder(self.base)
+        self._changed_directory = True
+        self._snapshot = None
+        self.saved = -1
+        store.save_soon(self)
+        return sealed.info
+
+    def _sealed_active(self) -> Segment:
+        builder = self.builder
+        assert self.file is not None
+        info = SegmentInfo(
+            self.id,
+            self.base,
+            self.end,
+            self.size,
+            builder.max_timestamp,
+            builder.max_timestamp_offset,
+            self.created_ms,
+            True,
+        )
+        return Segment(info, builder.rows, builder.crc, self.file)
+
+    # -- durability --------------------------------------------------------------------------
+
+    def begin_sync(self) -> Work:
+        """See `bridge.Syncable`."""
+        self._queued = False
+        files, self._unsynced = self._unsynced, []
+        self._dirty_file = None
+        held: list[SegmentFile] = []
+        self._syncing = (self.appended, self.end, held)
+        fds = []
+        for file in files:
+            fds.append(file.hold())
+            held.append(file)
+        directory = self.path if self._changed_directory else None
+        self._changed_directory = False
+        return Work(fds, directory)
+
+    def end_sync(self, error: OSError | None) -> None:
+        """See `bridge.Syncable`."""
+        assert self._syncing is not None
+        appended, end, files = self._syncing
+        self._syncing = None
+        for file in files:
+            file.release()
+        if error is None and appended > self.synced:
+            self.store.synced(self, appended - self.synced)
+            self.synced = appended
+            self.durable_end = end
+            self._snapshot = None
+        if self.waiting:
+            self.waiting.unpark_all()
+
+    async def sync(self) -> None:
+        """Make all that was appended so far durable, whatever the settings. Raises Offline."""
+        goal = self.appended
+        while self.synced < goal or self._changed_directory or self._unsynced:
+            if self.store.failure is not None:
+                raise self.store.offline()
+            if self.closed:
+                raise Offline(f"{self.key} was closed")
+            if not self._queued:
+                self._queued = True
+                self.store.commits.mark(self)
+            self.store.commits.hurry()
+            await self.waiting.park()
+
+    # -- the manifest ------------------------------------------------------------------------
+
+    def capture(self) -> Manifest:
+        """What a manifest would say now. Everything in it must be durable before it is written."""
+        self.builder.flush(self.store.ops, f"{self.path}/{layout.stem(self.base)}")
+        return Manifest(
+            key=str(self.key),
+            log_start=self.log_start,
+            next_id=self.next_id,
+            next_file=self.next_file,
+            sealed=[segment.entry() for segment in self.sealed],
+            active=ActiveEntry(
+                self.id, self.base, self.end, self.size, self.created_ms, self.builder.state()
+            ),
+            epochs=list(self.epochs),
+            blobs=dict(self.blob_files),
+        )
+
+    async def save(self) -> None:
+        """Move the recovery point up to the end. Raises Offline, Full."""
+        async with self.edits:
+            if self.closed or self.saved == self.appended:
+                return
+            manifest = self.capture()
+            appended = self.appended
+            await self.sync()
+            await self.write(manifest)
+            self.saved = appended
+            self.store.saved(self)
+
+    async def write(self, manifest: Manifest) -> None:
+        """Replace the manifest; the caller has `edits`. Raises Offline, Full."""
+        store = self.store
+        if store.failure is not None:
+            raise store.offline()
+        try:
+            await in_thread(save_manifest, store.ops, store.space, self.path, manifest)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise store.space.exhausted() from error
+            raise store.fail(error, f"cannot write {self.path}/{layout.MANIFEST}") from error
+
+    def replace(self, removed: Sequence[int], built: Sequence[Built]) -> None:
+        """Take segments out and put built ones in, once the manifest says so."""
+        gone = set(removed)
+        for segment in self.sealed:
+            if segment.info.id in gone:
+                segment.file.retire()
+        self.sealed = [s for s in self.sealed if s.info.id not in gone]
+        for each in built:
+            file = SegmentFile(self.store.files, each.stem + ".log")
+            file.later_path = f"{self.path}/{layout.stem(each.info.base_offset)}.log"
+            self.sealed.append(Segment(each.info, each.rows, each.crc, file))
+        self.sealed.sort(key=lambda s: s.info.base_offset)
+        self._snapshot = None
+
+    def renamed(self) -> None:
+        """Built files have their names now."""
+        for segment in self.sealed:
+            segment.file.path = segment.file.later_path
+
+    # -- reading -----------------------------------------------------------------------------
+
+    async def read(self, segment_id: int, position: int, max_bytes: int, hint: Hint) -> DataRef:
+        """See `PartitionReader.read`."""
+        while self.changing is not None:
+            await self.changing.wait()
+        segment = self.find(segment_id)
+        if segment is None:
+            file, size = self.file, self.size
+        else:
+            file, size = segment.file, segment.info.size
+        assert file is not None
+        if not 0 <= position <= size:
+            raise OutOfRange(f"position {position} is beyond the {size} bytes of {file.path}")
+        return FileRef(file, position, min(max_bytes, size - position))
+
+    async def index(self, segment_id: int) -> SegmentIndex:
+        """See `PartitionReader.index`."""
+        while self.changing is not None:
+            await self.changing.wait()
+        segment = self.find(segment_id)
+        if segment is None:
+            file, base, size = self.file, self.base, self.size
+            rows, crc, pending = self.builder.rows, self.builder.crc, self.builder.pending_rows
+        else:
+            file, base, size = segment.file, segment.info.base_offset, segment.info.size
+            rows, crc, pending = segment.rows, segment.crc, b""
+        assert file is not None
+        stem = f"{self.path}/{layout.stem(base)}"
+        ops = self.store.ops
+        if rows <= 64:  # one small read costs less than a thread
+            index = load_index(ops, stem + ".rows", base, rows, crc, pending)
+        else:
+            index = await in_thread(load_index, ops, stem + ".rows", base, rows, crc, pending)
+        if index is not None:
+            return index
+        return await self._rebuilt(file, stem, base, size, segment)
+
+    async def _rebuilt(
+        self, file: SegmentFile, stem: str, base: int, size: int, segment: Segment | None
+    ) -> SegmentIndex:
+        fd = file.hold()
+        try:
+            builder, index = await in_thread(
+                rebuild_index, self.store.ops, fd, stem, base, size, segment is not None
+            )
+        except CorruptBatch as error:
+            raise Corrupt(f"{file.path}: {error.detail}; repair the partition") from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {file.path}: {error.strerror}") from error
+        finally:
+            file.release()
+        if segment is not None and segment in self.sealed:
+            segment.rows, segment.crc = builder.rows, builder.crc
+            self.saved = -1  # the manifest has the old CRC
+        return index
+
+    def close(self) -> None:
+        """Let go of every file."""
+        self.closed = True
+        for segment in self.sealed:
+            segment.file.retire()
+        self._unsynced = []
+        self._changed_directory = False
+        if self.file is not None:
+            self.file.retire()
+        self.waiting.unpark_all()
+
+
+def _rest(buffers: object, written: int) -> list[memoryview]:
+    views = [memoryview(buffer) for buffer in buffers]  # type: ignore[attr-defined]
+    while views and written >= len(views[0]):
+        written -= len(views.pop(0))
+    if views and written:
+        views[0] = views[0][written:]
+    return views

@@ -1,0 +1,105 @@
+"""Room on the file system: a soft limit, looked at now and then, and the ballast."""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+from odradek.contracts.storage import Full
+from odradek_storage_file import layout
+from odradek_storage_file.ops import Ops
+
+__all__ = ["Space"]
+
+STEP = 8 * 1024 * 1024
+"""Bytes appended between two looks at the file system."""
+
+POLL_S = 0.05
+"""How often to look while somebody waits for room; nobody does in ordinary times."""
+
+
+class Space:
+    """How many bytes may be appended before the soft limit has to be looked at again.
+
+    `left` is read and lowered by the append path itself.
+    """
+
+    def __init__(self, ops: Ops, root: str, min_free: int, ballast: int) -> None:
+        self._ops = ops
+        self._root = root
+        self._min_free = min_free
+        self._ballast = ballast
+        self._path = f"{root}/{layout.BALLAST}"
+        self._hit_the_wall = False
+        self.left = 0
+
+    def free(self) -> int:
+        """Bytes that this user may still write to the file system. Raises OSError."""
+        found = self._ops.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
+
+    def more(self, size: int) -> None:
+        """Let `size` bytes be appended, and some more without asking. Raises Full."""
+        try:
+            allowed = self.free() - self._min_free
+        except OSError as error:
+            raise Full(f"cannot tell the free space of {self._root}: {error.strerror}") from error
+        if allowed < size:
+            self.left = 0
+            raise Full(
+                f"{self._root}: {max(allowed + self._min_free, 0)} bytes are free on the file "
+                f"system, and min_free_bytes is {self._min_free}"
+            )
+        self.left = min(allowed, size + STEP) - size
+
+    def exhausted(self) -> Full:
+        """Take note that the system had no room in spite of it all; return what to raise."""
+        self.left = 0
+        self._hit_the_wall = True
+        return Full(f"{self._root}: no space left on the file system")
+
+    async def room(self, size: int) -> None:
+        """Return when `size` bytes can be appended."""
+        if self._hit_the_wall:  # the figures did not warn of it, so they do not tell its end
+            self._hit_the_wall = False
+            await trio.sleep(POLL_S)
+        while True:
+            try:
+                self.more(size)
+            except Full:
+                await trio.sleep(POLL_S)
+            else:
+                self.left += size
+                return
+
+    def load_ballast(self) -> None:
+        """Set room aside, if there is plenty. A lack of ballast is no error."""
+        try:
+            if os.path.exists(self._path) and os.stat(self._path).st_size == self._ballast:
+                return
+            if not self._ballast or self.free() < self._min_free + 2 * self._ballast:
+                return
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            fd = self._ops.open(self._path, flags, 0o644)
+            try:
+                os.posix_fallocate(fd, 0, self._ballast)
+            finally:
+                self._ops.close(fd)
+        except OSError:
+            return
+
+    def drop_ballast(self) -> bool:
+        """Give the room back for what has to be written now; say whether there was any."""
+        try:
+            fd = self._ops.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            had = os.fstat(fd).st_blocks > 0
+            self._ops.ftruncate(fd, 0)
+            return had
+        except OSError:
+            return False
+        finally:
+            self._ops.close(fd)
