@@ -21,11 +21,10 @@ endif
 help:  ## show this
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
-demo: $(BIN)/odradek  ## start a broker, send records through it, show what it does
+demo: $(BIN)/odradek  ## start a broker, send data of this machine through it
 	@$(BIN)/odradek demo
 
 test: $(BIN)/tox  ## run everything that CI runs (ARGS="-e storage_file" for one environment)
-	@scripts/install_test_tools.sh
 	@$(BIN)/tox run $(ARGS)
 
 lint: $(BIN)/tox  ## check style, format and the direction of imports

@@ -91,15 +91,14 @@ def test_configuration_is_accepted(page: Path) -> None:
 def test_commands_and_options_exist(page: Path) -> None:
     import click
 
-    from odradek.cli import main
+    from odradek.cli.app import cli
 
-    assert isinstance(main, click.Group)
     for _, text in blocks(page, "sh"):
         for line in text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if not words or Path(words[0]).name != "odradek":
                 continue
-            command: click.Command = main
+            command: click.Command = cli
             rest = words[1:]
             while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
                 found = command.get_command(click.Context(command), rest[0])
