@@ -22,7 +22,7 @@ from zlib import crc32
 
 from odradek.contracts.coordinator import Entry, Unavailable, Version
 from odradek.embedded.directory import LOCK_NAME, InUse, lock_directory, make_directory, sync
-from odradek.embedded.wal import commits_after_damage
+from odradek.embedded.wal import transactions_after_damage
 from odradek.errors import OdradekError
 
 __all__ = ["Damaged", "Database", "DiskFull", "WriteFailed"]
@@ -114,6 +114,8 @@ class Database:
                 undo.pop_all()
         except OSError as error:
             raise Unavailable(f"cannot open {path}: {error}") from error
+        except (TypeError, UnicodeError) as error:  # from reading what is not what was written
+            raise Damaged(_damage(path, str(error))) from error
         except sqlite3.Error as error:
             raise _opening_error(path, error) from error
         database._lock = lock
@@ -217,11 +219,9 @@ def _check_files(path: Path) -> None:
         raise Damaged(_damage(path, f"it is missing, though {LOG_NAME} is there"))
     if path.exists() and path.stat().st_size == 0:
         raise Damaged(_damage(path, "it is empty"))
-    commits = commits_after_damage(log_bytes)
-    if commits > 1:
-        raise Damaged(
-            _damage(path, f"{LOG_NAME} has a bad frame with {commits} transactions after it")
-        )
+    lost = transactions_after_damage(log_bytes)
+    if lost > 1:
+        raise Damaged(_damage(path, f"a bad frame in {LOG_NAME} hides {lost} transactions"))
 
 
 def _create(path: Path) -> None:
@@ -249,7 +249,7 @@ def _crc(key: str, value: bytes, revision: int, created: int) -> int:
 
 def _entry(path: Path, row: tuple[str, bytes, int, int, int]) -> Entry:
     key, value, revision, created, crc = row
-    if _crc(key, value, revision, created) != crc:
+    if not isinstance(value, bytes) or _crc(key, value, revision, created) != crc:
         raise Damaged(_damage(path, f"the entry {key!r} fails its CRC"))
     return Entry(key, value, Version(revision), revision, created)
 
