@@ -295,10 +295,11 @@ class TestFieldThatTheVersionLacks:
     def test_is_named_with_its_path(self) -> None:
         topics = [MetadataRequestTopic(name="a"), MetadataRequestTopic(topic_id=UUID(int=1))]
         fetch = FetchRequest(
-            topics=[FetchTopic(topic="t", partitions=[FetchPartition(last_fetched_epoch=3)])]
+            topics=[FetchTopic(topic="t", partitions=[FetchPartition(last_fetched_epoch=3)])],
+            session_epoch=5,  # ignorable, and absent as well
         )
         with pytest.raises(ValueError, match=r"topics\[0\].partitions\[0\].last_fetched_epoch"):
-            encode(fetch, 11)
+            encode(fetch, 6)
         encode(MetadataRequest(topics=topics), 9)  # topic_id is ignorable
 
     def test_is_left_out_when_it_is_ignorable(self) -> None:

@@ -22,6 +22,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from odradek.wire import API, NULL_UUID, Api, Message, Struct, decode, encode
+from odradek.wire.api.a01_fetch import PartitionData
 
 with warnings.catch_warnings():
     # kafka-python 3.0.12 reads its message files by a deprecated function.
@@ -124,6 +125,54 @@ def test_kafka_python_reads_and_writes_the_same(
         again = theirs.encode(version=version)
         assert again == ours
         assert plain(decode(cls, version, memoryview(again)), version) == plain(message, version)
+
+
+def kafka_default(field: Any) -> Any:
+    if field.is_struct_array() or field.is_array():
+        return None if field.default is None else []
+    if field.is_struct():
+        return None
+    default = field.default
+    if default is None and field.type_str == "bitfield":
+        return -(1 << 31)
+    return NULL_UUID if field.type_str == "uuid" and not default else default
+
+
+def check_declarations(cls: type[Struct], fields: dict[str, Any]) -> int:
+    ours = {
+        "authorized_operations" if name.endswith("authorized_operations") else name: field
+        for name, field in cls.__fields__.items()
+    }
+    if "authorized_operations" not in fields:
+        ours = dict(cls.__fields__)
+    assert list(ours) == list(fields), cls
+    for name, theirs in fields.items():
+        field = ours[name]
+        where = f"{cls.__name__}.{name}"
+        assert field.versions == theirs._json["versions"], where
+        assert field.nullable == theirs._json.get("nullableVersions", "none"), where
+        assert field.tag == theirs.tag, where
+        assert field.tagged == theirs._json.get("taggedVersions", "none"), where
+        assert field.ignorable == (theirs._json.get("ignorable") in (True, "true")), where
+        if field.kind == "records":
+            # Null is not a value librdkafka can read in a Fetch response.
+            assert field.default == (b"" if cls is PartitionData else None), where
+        else:
+            assert field.fresh_default() == kafka_default(theirs), where
+        if isinstance(field.of, type):
+            assert field.of.__name__ == theirs.type_str.removeprefix("[]"), where
+            check_declarations(field.of, theirs.fields)
+    return len(fields)
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for api in API.values() for cls in (api.request, api.response)]
+)
+def test_fields_are_declared_as_kafka_declares_them(cls: type[Message]) -> None:
+    oracle = kafka_python_class(cls.__name__)
+    if oracle is None:
+        pytest.skip("kafka-python does not know this API")
+    check_declarations(cls, dict(oracle.fields))
 
 
 def kio_plain(theirs: Any, ours: Any, version: int) -> Any:

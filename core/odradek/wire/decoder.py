@@ -68,6 +68,7 @@ class _Decoder:
             tagged_field=tagged_field,
             array_unpacker=array_unpacker,
             uuid_of=uuid_of,
+            # OverflowError is for positions over 2**31 on a machine of 32 bits.
             failures=(struct_error, IndexError, ValueError, OverflowError),
             bad=_bad,
             translate=_translate,

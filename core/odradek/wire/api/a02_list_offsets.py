@@ -50,7 +50,8 @@ class ListOffsetsTopic(Struct):
 class ListOffsetsRequest(Message, api_key=2, versions="1-11", flexible="6+"):
     """What a client sends."""
 
-    replica_id: int = int32("0+")
+    # Kafka's files say 0, which is a broker's id; every consumer sends -1.
+    replica_id: int = int32("0+", default=-1)
     isolation_level: int = int8("2+")
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
     timeout_ms: int = int32("10+", ignorable=True)

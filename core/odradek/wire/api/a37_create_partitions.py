@@ -32,8 +32,9 @@ class CreatePartitionsTopic(Struct):
 
     name: str = string("0+")
     count: int = int32("0+")
+    # Null leaves the choice to the broker. Kafka's files say empty, which chooses nothing.
     assignments: list[CreatePartitionsAssignment] | None = array(
-        CreatePartitionsAssignment, "0+", nullable="0+"
+        CreatePartitionsAssignment, "0+", nullable="0+", default=None
     )
 
 
