@@ -255,7 +255,13 @@ def test_projects_own_plugins_load_and_describe_themselves() -> None:
         for settings in info.settings.values():
             for name, declared in settings.items():
                 assert declared.doc.endswith((".", ")")), f"{info.name}: {name}"
-    assert loaded.transport("tcp").scheme == "tcp"
+    for kind, scheme in (
+        ("storage", "memory"),
+        ("coordinator", "memory"),
+        ("transport", "memory"),
+        ("coordinator", "embedded"),
+    ):
+        assert getattr(loaded, kind)(scheme).scheme == scheme
 
 
 def test_loading_imports_no_back_end() -> None:
