@@ -126,6 +126,8 @@ class TcpConnection(Connection):
         try:
             while True:
                 await wait_readable(self._sock)
+                if self._closed:  # after the wait was over, and before this task ran
+                    raise self._refusal("receives from")
                 self._may_receive = _ALLOWANCE
                 with suppress(BlockingIOError):
                     return self._sock.recv_into(buffer)
