@@ -100,6 +100,7 @@ def test_fields_keep_the_rules_of_declarations(messages: list[type[Message]]) ->
                 tagged = version_range(field.tagged)
                 nullable = version_range(field.nullable)
                 assert versions.first <= min(versions.last, cls.versions.last), where
+                assert versions.last >= cls.versions.first, where
                 assert nullable.last <= versions.last, where
                 assert (field.tag is None) == (field.tagged == "none"), where
                 if field.tag is not None:

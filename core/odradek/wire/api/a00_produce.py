@@ -60,7 +60,7 @@ class PartitionProduceData(Struct):
     """An element of `TopicProduceData.partition_data`."""
 
     index: int = int32("0+")
-    records: Records | None = records_("0+", nullable="0+")
+    records: Records | None = records_("0+", nullable="0+")  # one record batch of format 2
 
 
 class TopicProduceData(Struct):
@@ -75,7 +75,7 @@ class ProduceRequest(Message, api_key=0, versions="3-13", flexible="9+"):
     """What a client sends."""
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)
-    acks: int = int16("0+")
+    acks: int = int16("0+")  # -1 all in-sync replicas, 1 the leader, 0 no response
     timeout_ms: int = int32("0+")
     topic_data: list[TopicProduceData] = array(TopicProduceData, "0+")
 
@@ -83,7 +83,7 @@ class ProduceRequest(Message, api_key=0, versions="3-13", flexible="9+"):
 class BatchIndexAndErrorMessage(Struct):
     """An element of `PartitionProduceResponse.record_errors`."""
 
-    batch_index: int = int32("8+")
+    batch_index: int = int32("8+")  # of the record in the batch
     batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
 
 
@@ -99,13 +99,16 @@ class PartitionProduceResponse(Struct):
 
     index: int = int32("0+")
     error_code: int = int16("0+")
-    base_offset: int = int64("0+")
+    base_offset: int = int64("0+")  # of the first record
+    # -1 unless message.timestamp.type is LogAppendTime.
     log_append_time_ms: int = int64("2+", default=-1, ignorable=True)
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
+    # The records that had the whole batch refused.
     record_errors: list[BatchIndexAndErrorMessage] = array(
         BatchIndexAndErrorMessage, "8+", ignorable=True
     )
     error_message: str | None = string("8+", nullable="8+", default=None, ignorable=True)
+    # With NOT_LEADER_OR_FOLLOWER.
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "10+", tag=0, tagged="10+")
 
 

@@ -74,12 +74,14 @@ class FetchPartition(Struct):
     """An element of `FetchTopic.partitions`."""
 
     partition: int = int32("0+")
-    current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
+    current_leader_epoch: int = int32("9+", default=-1, ignorable=True)  # -1 is not to be fenced
     fetch_offset: int = int64("0+")
-    last_fetched_epoch: int = int32("12+", default=-1)
+    last_fetched_epoch: int = int32("12+", default=-1)  # of a follower's last record; -1 is unknown
+    # A follower's own; -1 is a consumer.
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     partition_max_bytes: int = int32("0+")
     replica_directory_id: UUID = uuid("17+", tag=0, tagged="17+", ignorable=True)
+    # As the follower knows it; the default is "not told".
     high_watermark: int = int64("18+", tag=1, tagged="18+", default=2**63 - 1, ignorable=True)
 
 
@@ -102,18 +104,22 @@ class ForgottenTopic(Struct):
 class FetchRequest(Message, api_key=1, versions="4-18", flexible="12+"):
     """What a client sends."""
 
+    # Of a follower.
     cluster_id: str | None = string(
         "12+", nullable="12+", tag=0, tagged="12+", default=None, ignorable=True
     )
-    replica_id: int = int32("0-14", default=-1)
+    replica_id: int = int32("0-14", default=-1)  # a follower's broker id; -1 is a consumer
+    # The follower's, absent for a consumer.
     replica_state: ReplicaState | None = struct(ReplicaState, "15+", tag=1, tagged="15+")
     max_wait_ms: int = int32("0+")
-    min_bytes: int = int32("0+")
+    min_bytes: int = int32("0+")  # wait for as many, at most max_wait_ms
     max_bytes: int = int32("3+", default=2**31 - 1, ignorable=True)
-    isolation_level: int = int8("4+", ignorable=True)
-    session_id: int = int32("7+", ignorable=True)
+    isolation_level: int = int8("4+", ignorable=True)  # 0 read_uncommitted, 1 read_committed
+    session_id: int = int32("7+", ignorable=True)  # 0 is no session
+    # 0 opens a session, -1 closes it or wants none.
     session_epoch: int = int32("7+", default=-1, ignorable=True)
     topics: list[FetchTopic] = array(FetchTopic, "0+")
+    # To remove from the session.
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
     rack_id: str = string("11+", ignorable=True)
 
@@ -143,7 +149,7 @@ class AbortedTransaction(Struct):
     """An element of `PartitionData.aborted_transactions`."""
 
     producer_id: int = int64("4+")
-    first_offset: int = int64("4+")
+    first_offset: int = int64("4+")  # of the transaction
 
 
 class PartitionData(Struct):
@@ -152,15 +158,19 @@ class PartitionData(Struct):
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
     high_watermark: int = int64("0+")
+    # Read_committed sees nothing from here on.
     last_stable_offset: int = int64("4+", default=-1, ignorable=True)
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
+    # Where the follower must truncate to.
     diverging_epoch: EpochEndOffset | None = struct(EpochEndOffset, "12+", tag=0, tagged="12+")
+    # With NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH.
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "12+", tag=1, tagged="12+")
     snapshot_id: SnapshotId | None = struct(SnapshotId, "12+", tag=2, tagged="12+")
+    # Of read_committed; else null.
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction, "4+", nullable="4+", ignorable=True
     )
-    preferred_read_replica: int = int32("11+", default=-1)
+    preferred_read_replica: int = int32("11+", default=-1)  # -1 is none
     records: Records | None = records_("0+", nullable="0+", default=b"")
 
 

@@ -36,8 +36,7 @@ class ListOffsetsPartition(Struct):
 
     partition_index: int = int32("0+")
     current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
-    timestamp: int = int64("0+")
-    max_num_offsets: int = int32("0", default=1)
+    timestamp: int = int64("0+")  # in ms, or one of the negative ones above
 
 
 class ListOffsetsTopic(Struct):
@@ -52,7 +51,7 @@ class ListOffsetsRequest(Message, api_key=2, versions="1-11", flexible="6+"):
 
     # Kafka's files say 0, which is a broker's id; every consumer sends -1.
     replica_id: int = int32("0+", default=-1)
-    isolation_level: int = int8("2+")
+    isolation_level: int = int8("2+")  # 0 read_uncommitted, 1 read_committed
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
     timeout_ms: int = int32("10+", ignorable=True)
 
@@ -62,9 +61,8 @@ class ListOffsetsPartitionResponse(Struct):
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
-    old_style_offsets: list[int] = array(int64, "0")
-    timestamp: int = int64("1+", default=-1)
-    offset: int = int64("1+", default=-1)
+    timestamp: int = int64("1+", default=-1)  # in ms; -1 where it is not a record's
+    offset: int = int64("1+", default=-1)  # -1: no record is that late
     leader_epoch: int = int32("4+", default=-1)
 
 

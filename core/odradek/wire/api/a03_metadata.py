@@ -41,7 +41,7 @@ class MetadataRequestTopic(Struct):
     """An element of `MetadataRequest.topics`."""
 
     topic_id: UUID = uuid("10+", ignorable=True)
-    name: str | None = string("0+", nullable="10+")
+    name: str | None = string("0+", nullable="10+")  # null when asked by id
 
 
 class MetadataRequest(Message, api_key=3, versions="0-13", flexible="9+"):
@@ -67,7 +67,7 @@ class MetadataResponsePartition(Struct):
 
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
-    leader_id: int = int32("0+")
+    leader_id: int = int32("0+")  # -1 is none
     leader_epoch: int = int32("7+", default=-1, ignorable=True)
     replica_nodes: list[int] = array(int32, "0+")
     isr_nodes: list[int] = array(int32, "0+")
@@ -82,6 +82,7 @@ class MetadataResponseTopic(Struct):
     topic_id: UUID = uuid("10+", ignorable=True)
     is_internal: bool = bool_("1+", ignorable=True)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")
+    # Bits; the default is "not asked".
     topic_authorized_operations: int = int32("8+", default=-(2**31))
 
 
@@ -91,7 +92,8 @@ class MetadataResponse(Message, api_key=3, versions="0-13", flexible="9+"):
     throttle_time_ms: int = int32("3+", ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")
     cluster_id: str | None = string("2+", nullable="2+", default=None, ignorable=True)
-    controller_id: int = int32("1+", default=-1, ignorable=True)
+    controller_id: int = int32("1+", default=-1, ignorable=True)  # -1 is unknown
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, "0+")
+    # Bits; the default is "not asked".
     cluster_authorized_operations: int = int32("8-10", default=-(2**31))
     error_code: int = int16("13+", ignorable=True)

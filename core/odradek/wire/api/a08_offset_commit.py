@@ -39,7 +39,6 @@ class OffsetCommitRequestPartition(Struct):
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
     committed_leader_epoch: int = int32("6+", default=-1, ignorable=True)
-    commit_timestamp: int = int64("1", default=-1)
     committed_metadata: str | None = string("0+", nullable="0+")
 
 
@@ -55,10 +54,11 @@ class OffsetCommitRequest(Message, api_key=8, versions="2-10", flexible="8+"):
     """What a client sends."""
 
     group_id: str = string("0+")
+    # -1 outside of a group.
     generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
     member_id: str = string("1+", ignorable=True)
     group_instance_id: str | None = string("7+", nullable="7+", default=None)
-    retention_time_ms: int = int64("2-4", default=-1, ignorable=True)
+    retention_time_ms: int = int64("2-4", default=-1, ignorable=True)  # -1 is the broker's
     topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic, "0+")
 
 

@@ -60,6 +60,7 @@ class OffsetFetchRequestGroup(Struct):
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None, ignorable=True)
     member_epoch: int = int32("9+", default=-1, ignorable=True)
+    # Null is all of them.
     topics: list[OffsetFetchRequestTopics] | None = array(
         OffsetFetchRequestTopics, "8+", nullable="8+"
     )
@@ -69,6 +70,7 @@ class OffsetFetchRequest(Message, api_key=9, versions="1-10", flexible="6+"):
     """What a client sends."""
 
     group_id: str = string("0-7")
+    # Null is all of them.
     topics: list[OffsetFetchRequestTopic] | None = array(
         OffsetFetchRequestTopic, "0-7", nullable="2-7"
     )
@@ -80,7 +82,7 @@ class OffsetFetchResponsePartition(Struct):
     """An element of `OffsetFetchResponseTopic.partitions`."""
 
     partition_index: int = int32("0-7")
-    committed_offset: int = int64("0-7")
+    committed_offset: int = int64("0-7")  # -1 is none
     committed_leader_epoch: int = int32("5-7", default=-1, ignorable=True)
     metadata: str | None = string("0-7", nullable="0-7")
     error_code: int = int16("0-7")
@@ -97,7 +99,7 @@ class OffsetFetchResponsePartitions(Struct):
     """An element of `OffsetFetchResponseTopics.partitions`."""
 
     partition_index: int = int32("8+")
-    committed_offset: int = int64("8+")
+    committed_offset: int = int64("8+")  # -1 is none
     committed_leader_epoch: int = int32("8+", default=-1, ignorable=True)
     metadata: str | None = string("8+", nullable="8+")
     error_code: int = int16("8+")

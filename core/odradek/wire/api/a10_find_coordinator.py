@@ -22,7 +22,7 @@ class FindCoordinatorRequest(Message, api_key=10, versions="0-6", flexible="3+")
     """What a client sends."""
 
     key: str = string("0-3")
-    key_type: int = int8("1+")
+    key_type: int = int8("1+")  # 0 group, 1 transaction, 2 share group
     coordinator_keys: list[str] = array(string, "4+")
 
 

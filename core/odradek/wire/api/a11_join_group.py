@@ -38,10 +38,12 @@ class JoinGroupRequest(Message, api_key=11, versions="0-9", flexible="6+"):
 
     group_id: str = string("0+")
     session_timeout_ms: int = int32("0+")
+    # Absent: the session timeout.
     rebalance_timeout_ms: int = int32("1+", default=-1, ignorable=True)
-    member_id: str = string("0+")
+    member_id: str = string("0+")  # empty for a new member
     group_instance_id: str | None = string("5+", nullable="5+", default=None)
     protocol_type: str = string("0+")
+    # The member's assignors, the preferred one first.
     protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol, "0+")
     reason: str | None = string("8+", nullable="8+", default=None, ignorable=True)
 
@@ -62,7 +64,8 @@ class JoinGroupResponse(Message, api_key=11, versions="0-9", flexible="6+"):
     generation_id: int = int32("0+", default=-1)
     protocol_type: str | None = string("7+", nullable="7+", default=None, ignorable=True)
     protocol_name: str | None = string("0+", nullable="7+")
-    leader: str = string("0+")
-    skip_assignment: bool = bool_("9+")
+    leader: str = string("0+")  # its member id
+    skip_assignment: bool = bool_("9+")  # the leader need not assign (a static member came back)
     member_id: str = string("0+")
+    # For the leader alone.
     members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember, "0+")

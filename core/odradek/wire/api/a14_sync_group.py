@@ -33,6 +33,7 @@ class SyncGroupRequest(Message, api_key=14, versions="0-5", flexible="4+"):
     group_instance_id: str | None = string("3+", nullable="3+", default=None)
     protocol_type: str | None = string("5+", nullable="5+", default=None, ignorable=True)
     protocol_name: str | None = string("5+", nullable="5+", default=None, ignorable=True)
+    # The leader's work; empty from the others.
     assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment, "0+")
 
 

@@ -51,7 +51,7 @@ class DescribedGroup(Struct):
     protocol_type: str = string("0+")
     protocol_data: str = string("0+")
     members: list[DescribedGroupMember] = array(DescribedGroupMember, "0+")
-    authorized_operations: int = int32("3+", default=-(2**31))
+    authorized_operations: int = int32("3+", default=-(2**31))  # bits; the default is "not asked"
 
 
 class DescribeGroupsResponse(Message, api_key=15, versions="0-6", flexible="5+"):

@@ -66,6 +66,7 @@ class ApiVersionsResponse(Message, api_key=18, versions="0-4", flexible="3+"):
     supported_features: list[SupportedFeatureKey] = array(
         SupportedFeatureKey, "3+", tag=0, tagged="3+", ignorable=True
     )
+    # -1 is unknown.
     finalized_features_epoch: int = int64("3+", tag=1, tagged="3+", default=-1, ignorable=True)
     finalized_features: list[FinalizedFeatureKey] = array(
         FinalizedFeatureKey, "3+", tag=2, tagged="3+", ignorable=True

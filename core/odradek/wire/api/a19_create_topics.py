@@ -48,8 +48,8 @@ class CreatableTopic(Struct):
     """An element of `CreateTopicsRequest.topics`."""
 
     name: str = string("0+")
-    num_partitions: int = int32("0+")
-    replication_factor: int = int16("0+")
+    num_partitions: int = int32("0+")  # -1 with assignments, or for the broker's default
+    replication_factor: int = int16("0+")  # -1 with assignments, or for the broker's default
     assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment, "0+")
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "0+")
 
@@ -68,7 +68,7 @@ class CreatableTopicConfigs(Struct):
     name: str = string("5+")
     value: str | None = string("5+", nullable="5+")
     read_only: bool = bool_("5+")
-    config_source: int = int8("5+", default=-1, ignorable=True)
+    config_source: int = int8("5+", default=-1, ignorable=True)  # as in DescribeConfigs
     is_sensitive: bool = bool_("5+")
 
 

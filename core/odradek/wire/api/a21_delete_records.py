@@ -27,7 +27,7 @@ class DeleteRecordsPartition(Struct):
     """An element of `DeleteRecordsTopic.partitions`."""
 
     partition_index: int = int32("0+")
-    offset: int = int64("0+")
+    offset: int = int64("0+")  # -1 is the high watermark
 
 
 class DeleteRecordsTopic(Struct):

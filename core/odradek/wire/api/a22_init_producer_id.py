@@ -21,9 +21,9 @@ __all__ = ["InitProducerIdRequest", "InitProducerIdResponse"]
 class InitProducerIdRequest(Message, api_key=22, versions="0-6", flexible="2+"):
     """What a client sends."""
 
-    transactional_id: str | None = string("0+", nullable="0+")
+    transactional_id: str | None = string("0+", nullable="0+")  # null for an idempotent producer
     transaction_timeout_ms: int = int32("0+")
-    producer_id: int = int64("3+", default=-1)
+    producer_id: int = int64("3+", default=-1)  # to go on with; -1 is none
     producer_epoch: int = int16("3+", default=-1)
     enable2_pc: bool = bool_("6+")
     keep_prepared_txn: bool = bool_("6+")

@@ -39,6 +39,7 @@ class OffsetForLeaderTopic(Struct):
 class OffsetForLeaderEpochRequest(Message, api_key=23, versions="2-4", flexible="4+"):
     """What a client sends."""
 
+    # A follower's broker id; -1 consumer, -2 debugging.
     replica_id: int = int32("3+", default=-2, ignorable=True)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
 
@@ -48,8 +49,9 @@ class EpochEndOffset(Struct):
 
     error_code: int = int16("0+")
     partition: int = int32("0+")
+    # The largest not above the one asked for; -1 is none.
     leader_epoch: int = int32("1+", default=-1, ignorable=True)
-    end_offset: int = int64("0+", default=-1)
+    end_offset: int = int64("0+", default=-1)  # where it ends, exclusive; -1 is none
 
 
 class OffsetForLeaderTopicResult(Struct):

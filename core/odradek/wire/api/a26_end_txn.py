@@ -23,7 +23,7 @@ class EndTxnRequest(Message, api_key=26, versions="0-5", flexible="3+"):
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
-    committed: bool = bool_("0+")
+    committed: bool = bool_("0+")  # commit, or else abort
 
 
 class EndTxnResponse(Message, api_key=26, versions="0-5", flexible="3+"):

@@ -25,9 +25,10 @@ __all__ = [
 class DescribeConfigsResource(Struct):
     """An element of `DescribeConfigsRequest.resources`."""
 
+    # 2 topic, 4 broker, 8 broker logger, 16 client metrics, 32 group.
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
-    configuration_keys: list[str] | None = array(string, "0+", nullable="0+")
+    configuration_keys: list[str] | None = array(string, "0+", nullable="0+")  # null is all of them
 
 
 class DescribeConfigsRequest(Message, api_key=32, versions="1-4", flexible="4+"):
@@ -50,12 +51,13 @@ class DescribeConfigsResourceResult(Struct):
     """An element of `DescribeConfigsResult.configs`."""
 
     name: str = string("0+")
-    value: str | None = string("0+", nullable="0+")
+    value: str | None = string("0+", nullable="0+")  # null where it is sensitive
     read_only: bool = bool_("0+")
+    # 1 topic, 2 dynamic broker, 3 dynamic default, 4 static, 5 default.
     config_source: int = int8("1+", default=-1, ignorable=True)
-    is_default: bool = bool_("0")
     is_sensitive: bool = bool_("0+")
     synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, "1+", ignorable=True)
+    # 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password.
     config_type: int = int8("3+", ignorable=True)
     documentation: str | None = string("3+", nullable="0+", ignorable=True)
 

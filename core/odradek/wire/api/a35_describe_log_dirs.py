@@ -33,6 +33,7 @@ class DescribableLogDirTopic(Struct):
 class DescribeLogDirsRequest(Message, api_key=35, versions="1-5", flexible="2+"):
     """What a client sends."""
 
+    # Null is all of them.
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
 
 
@@ -40,8 +41,8 @@ class DescribeLogDirsPartition(Struct):
     """An element of `DescribeLogDirsTopic.partitions`."""
 
     partition_index: int = int32("0+")
-    partition_size: int = int64("0+")
-    offset_lag: int = int64("0+")
+    partition_size: int = int64("0+")  # bytes
+    offset_lag: int = int64("0+")  # behind the high watermark
     is_future_key: bool = bool_("0+")
 
 
@@ -58,8 +59,8 @@ class DescribeLogDirsResult(Struct):
     error_code: int = int16("0+")
     log_dir: str = string("0+")
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic, "0+")
-    total_bytes: int = int64("4+", default=-1, ignorable=True)
-    usable_bytes: int = int64("4+", default=-1, ignorable=True)
+    total_bytes: int = int64("4+", default=-1, ignorable=True)  # of the volume; -1 is unknown
+    usable_bytes: int = int64("4+", default=-1, ignorable=True)  # of the volume; -1 is unknown
     is_cordoned: bool = bool_("5+", ignorable=True)
 
 

@@ -31,7 +31,7 @@ class CreatePartitionsTopic(Struct):
     """An element of `CreatePartitionsRequest.topics`."""
 
     name: str = string("0+")
-    count: int = int32("0+")
+    count: int = int32("0+")  # the new number of partitions in all
     # Null leaves the choice to the broker. Kafka's files say empty, which chooses nothing.
     assignments: list[CreatePartitionsAssignment] | None = array(
         CreatePartitionsAssignment, "0+", nullable="0+", default=None

@@ -30,7 +30,8 @@ class TopicPartitions(Struct):
 class ElectLeadersRequest(Message, api_key=43, versions="0-2", flexible="2+"):
     """What a client sends."""
 
-    election_type: int = int8("1+")
+    election_type: int = int8("1+")  # 0 preferred, 1 unclean
+    # Null is all of them.
     topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, "0+", nullable="0+")
     timeout_ms: int = int32("0+", default=60000)
 

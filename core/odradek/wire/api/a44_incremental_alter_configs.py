@@ -25,14 +25,14 @@ class AlterableConfig(Struct):
     """An element of `AlterConfigsResource.configs`."""
 
     name: str = string("0+")
-    config_operation: int = int8("0+")
+    config_operation: int = int8("0+")  # 0 set, 1 delete, 2 append, 3 subtract
     value: str | None = string("0+", nullable="0+")
 
 
 class AlterConfigsResource(Struct):
     """An element of `IncrementalAlterConfigsRequest.resources`."""
 
-    resource_type: int = int8("0+")
+    resource_type: int = int8("0+")  # as in DescribeConfigs
     resource_name: str = string("0+")
     configs: list[AlterableConfig] = array(AlterableConfig, "0+")
 

@@ -29,6 +29,7 @@ class ListPartitionReassignmentsRequest(Message, api_key=46, versions="0", flexi
     """What a client sends."""
 
     timeout_ms: int = int32("0+", default=60000)
+    # Null is all of them.
     topics: list[ListPartitionReassignmentsTopics] | None = array(
         ListPartitionReassignmentsTopics, "0+", nullable="0+", default=None
     )

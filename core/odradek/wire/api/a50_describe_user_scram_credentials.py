@@ -27,6 +27,7 @@ class UserName(Struct):
 class DescribeUserScramCredentialsRequest(Message, api_key=50, versions="0", flexible="0+"):
     """What a client sends."""
 
+    # Null or empty is all of them.
     users: list[UserName] | None = array(UserName, "0+", nullable="0+")
 
 

@@ -18,7 +18,7 @@ class DescribeClusterRequest(Message, api_key=60, versions="0-2", flexible="0+")
     """What a client sends."""
 
     include_cluster_authorized_operations: bool = bool_("0+")
-    endpoint_type: int = int8("1+", default=1)
+    endpoint_type: int = int8("1+", default=1)  # 1 brokers, 2 controllers
     include_fenced_brokers: bool = bool_("2+")
 
 
@@ -38,8 +38,9 @@ class DescribeClusterResponse(Message, api_key=60, versions="0-2", flexible="0+"
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
-    endpoint_type: int = int8("1+", default=1)
+    endpoint_type: int = int8("1+", default=1)  # 1 brokers, 2 controllers
     cluster_id: str = string("0+")
     controller_id: int = int32("0+", default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker, "0+")
+    # Bits; the default is "not asked".
     cluster_authorized_operations: int = int32("0+", default=-(2**31))
