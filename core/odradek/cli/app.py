@@ -68,8 +68,9 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has gone. Python would complain once more when it flushes.
+    except (BrokenPipeError, SystemExit):
+        # Whoever read the output has gone: click makes SystemExit of it, and of nothing else
+        # here. Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE
     except Exception as error:

@@ -43,7 +43,7 @@ def parse_start(text: str, now_ms: int) -> tuple[int | None, int | None]:
     return None, int(at.timestamp() * 1000)
 
 
-class StartType(click.ParamType):
+class StartType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
     """A parameter that is read by `parse_start`."""
 
     name = "start"

@@ -197,7 +197,8 @@ class Cluster:
                 try:
                     stream = await self._transport.connect(url)
                 except TransportError as error:
-                    raise NotReachable(f"{url}: {error}") from error
+                    text = str(error)
+                    raise NotReachable(text if url in text else f"{url}: {text}") from error
                 connection = BrokerConnection(stream, self.settings)
                 await self._nursery.start(connection.run)
                 self._connections[key] = connection
