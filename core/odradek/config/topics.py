@@ -180,6 +180,7 @@ class TopicSettings:
         "asked for `acks=all`.",
         server="min.insync.replicas",
         code=ConfigType.INT,
+        enforced=False,
     )
     retention_bytes: int = setting(
         -1,
@@ -218,6 +219,7 @@ class TopicSettings:
         "all partitions begin new ones at once; in milliseconds.",
         server="log.roll.jitter.ms",
         code=ConfigType.LONG,
+        enforced=False,
     )
     segment_ms: int = setting(
         7 * DAY_MS,
