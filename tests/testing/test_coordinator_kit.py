@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +17,9 @@ import pytest
 import trio
 
 from odradek.contracts import coordinator as contract
-from odradek.contracts.coordinator import CoordinatorError
+from odradek.contracts.coordinator import ABSENT, CoordinatorError, Put
+from odradek.contracts.election import elect
+from odradek.memory.coordinator import open_memory_coordinator
 from odradek.testing.coordinator import CoordinatorConformance, CoordinatorHarness, Trait
 
 
@@ -148,6 +152,38 @@ def test_missing_trait_is_a_skip_that_says_what_is_missed(trait: Trait) -> None:
         harness.need(trait)
 
 
+PAGE = Path(__file__).parents[2] / "docs/reference/coordinator.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_every_promise_is_listed_in_the_reference() -> None:
-    page = Path(__file__).parents[2] / "docs/reference/coordinator.md"
-    assert re.findall(r"^\| (C\d+) \|", page.read_text(), re.MULTILINE) == PROMISES
+    assert re.findall(r"^\| (C\d+) \|", PAGE.read_text(), re.MULTILINE) == PROMISES
+
+
+async def test_leader_in_the_reference_leads() -> None:
+    (snippet,) = [code for code in SNIPPETS if "leader.fence" in code]
+    names: dict[str, Any] = {"elect": elect, "ABSENT": ABSENT, "Put": Put}
+    exec("async def lead(coordinator):\n" + textwrap.indent(snippet, "    "), names)
+    async with open_memory_coordinator() as coordinator, trio.open_nursery() as nursery:
+        async with coordinator.watch("cluster") as watch:
+            nursery.start_soon(names["lead"], coordinator)
+            assert (await anext(watch)).key == "cluster/settings"
+        nursery.cancel_scope.cancel()
+
+
+def test_plugin_test_in_the_reference_runs_without_any_configuration(tmp_path: Path) -> None:
+    (snippet,) = [code for code in SNIPPETS if "CoordinatorConformance" in code]
+    assert len(snippet.splitlines()) < 30
+    (tmp_path / "test_my_coordinator.py").write_text(snippet)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout
+    assert re.search(r"^\d\d passed, \d skipped", run.stdout, re.MULTILINE), run.stdout
+    assert "no Trait.DURABLE: not declared that the state survives `restart`" in run.stdout

@@ -193,6 +193,7 @@ class EmbeddedCoordinator(Coordinator):
         """Make queued writes durable, batch by batch, until cancelled or the disk fails."""
         try:
             while self._unusable is None:
+                await trio.lowlevel.checkpoint_if_cancelled()  # nothing else stops a full queue
                 self._end_sessions()
                 batch = self._take_batch()
                 if batch:
