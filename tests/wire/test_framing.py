@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import MalformedMessage
-from odradek.wire import frame_at, frames
+from odradek.wire import frame_at
+from odradek.wire.framing import SIZE
 
 MAX = 1 << 20
 
@@ -16,15 +17,20 @@ def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-@given(payloads=st.lists(st.binary(min_size=1, max_size=20)), cut=st.integers(0, 24))
+@given(payloads=st.lists(st.binary(min_size=1, max_size=20)), cut=st.integers(0, 27))
 def test_every_complete_frame_is_found(payloads: list[bytes], cut: int) -> None:
     whole = b"".join(map(frame, payloads))
     tail = frame(b"z" * 24)[:cut]
     buffer = memoryview(bytearray(b"??" + whole + tail + b"garbage"))
-    found, start, needed = frames(buffer, 2, 2 + len(whole + tail), MAX)
-    assert [bytes(buffer[a:b]) for a, b in found] == payloads
+    filled = 2 + len(whole + tail)
+    found = []
+    start = 2
+    while (end := frame_at(buffer, start, filled, MAX)) <= filled:
+        found.append(bytes(buffer[start + SIZE : end]))
+        start = end
+    assert found == payloads
     assert start == 2 + len(whole)
-    assert needed == start + (4 if cut < 4 else 28)
+    assert end == start + (SIZE if cut < SIZE else SIZE + 24)
 
 
 def test_incomplete_frame_says_how_far_to_fill() -> None:
@@ -60,13 +66,3 @@ def test_size_of_the_limit_is_allowed() -> None:
 def test_size_that_cannot_be_one_is_refused(raw: bytes, hint: str) -> None:
     with pytest.raises(MalformedMessage, match=hint):
         frame_at(raw + b"rest", 0, 8, MAX)
-    with pytest.raises(MalformedMessage, match=hint):
-        frames(raw, 0, 4, MAX)
-
-
-def test_frames_before_a_bad_one_are_found_first() -> None:
-    buffer = frame(b"ok") + b"GET / HTTP/1.1"
-    found, start, _ = frames(buffer, 0, len(buffer), MAX)
-    assert found == [(4, 6)]
-    with pytest.raises(MalformedMessage):
-        frames(buffer, start, len(buffer), MAX)

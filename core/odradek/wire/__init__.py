@@ -52,8 +52,8 @@ their neighbours.
 
 What can go wrong: decoding raises MalformedMessage for any bytes that are not exactly one
 message, and nothing else, and takes memory in proportion to the bytes that are there, whatever
-they claim; UnsupportedVersion for an API or version that is not in `API`. Encoding raises
-ValueError naming the field.
+they claim; a request may have 1,048,576 array elements in all. UnsupportedVersion is for an API
+or version that is not in `API`. Encoding raises ValueError naming the field.
 """
 
 from odradek.wire.codec import (
@@ -68,7 +68,7 @@ from odradek.wire.codec import (
     encode_request,
     encode_response,
 )
-from odradek.wire.framing import frame_at, frames
+from odradek.wire.framing import frame_at
 from odradek.wire.registry import API, Api
 from odradek.wire.schema import NULL_UUID, Message, Records, Struct
 
@@ -90,5 +90,4 @@ __all__ = [
     "encode_request",
     "encode_response",
     "frame_at",
-    "frames",
 ]

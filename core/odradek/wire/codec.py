@@ -50,6 +50,8 @@ _HEADER = Struct("!hhih")
 _SIZE_AND_ID = Struct("!ii")
 _REQUEST_START = Struct("!ihhih")
 
+_new_tuple = tuple.__new__
+
 _encoders: dict[tuple[type[Message], int], Encode] = {}
 _decoders: dict[tuple[type[Message], int], Decode] = {}
 _request_decoders: dict[int, Decode] = {}  # by api_key << 16 | api_version
@@ -121,7 +123,8 @@ def decode_request_header(view: Buffer) -> RequestHeader:
         raise MalformedMessage("request header: it ends early") from None
     except UnicodeDecodeError:
         raise MalformedMessage("request header: client id that is not UTF-8") from None
-    return RequestHeader(api_key, version, correlation_id, client_id, offset)
+    # Not RequestHeader(...): its generated __new__ costs as much as reading the fields.
+    return _new_tuple(RequestHeader, (api_key, version, correlation_id, client_id, offset))
 
 
 def decode_request(header: RequestHeader, view: Buffer) -> Message:

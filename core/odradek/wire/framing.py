@@ -14,7 +14,7 @@ from odradek.errors import MalformedMessage
 if TYPE_CHECKING:
     from odradek.types import Buffer
 
-__all__ = ["SIZE", "frame_at", "frames"]
+__all__ = ["SIZE", "frame_at"]
 
 SIZE = 4
 """How many bytes of size stand before a frame."""
@@ -42,30 +42,6 @@ def frame_at(buffer: Buffer, start: int, filled: int, max_size: int) -> int:
     if 0 < size <= max_size:
         return end + int(size)
     raise MalformedMessage(_refusal(bytes(buffer[start:end]), size, max_size))
-
-
-def frames(
-    buffer: Buffer, start: int, filled: int, max_size: int
-) -> tuple[list[tuple[int, int]], int, int]:
-    """Find every complete frame between `start` and `filled`.
-
-    Return the (start, end) of each payload, the position where the first incomplete frame
-    starts, and how far the buffer must be filled to learn more, as `frame_at` says. Raises
-    MalformedMessage as `frame_at` does, only when no complete frame stands before the bad
-    one: those before it are returned first, and the next call raises.
-    """
-    found: list[tuple[int, int]] = []
-    while True:
-        try:
-            end = frame_at(buffer, start, filled, max_size)
-        except MalformedMessage:
-            if found:
-                return found, start, filled
-            raise
-        if end > filled:
-            return found, start, end
-        found.append((start + SIZE, end))
-        start = end
 
 
 def _refusal(raw: bytes, size: int, max_size: int) -> str:
