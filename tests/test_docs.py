@@ -7,6 +7,8 @@ import importlib.util
 import inspect
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +120,22 @@ def test_targets_of_make_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"^make ([a-z]+)|`make ([a-z]+)`", text, re.MULTILINE):
         assert "".join(target) in targets
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_python_runs_against_a_broker(page: str, tmp_path: Path) -> None:
+    from tests.interop.process import BrokerProcess
+
+    snippets = [text for _, text in blocks(ROOT / page, "python")]
+    assert snippets
+    broker = BrokerProcess(tmp_path).start()
+    try:
+        for text in snippets:
+            code = text.replace("127.0.0.1:9092", broker.address)
+            subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    finally:
+        broker.stop()
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
