@@ -6,11 +6,13 @@ look-up by timestamp opens a batch, because its answer names a record.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.contracts.storage import Hint, PartitionReader, SegmentIndex, SegmentInfo
-from odradek.record import HEADER_SIZE, BatchMeta, decode_records, parse_header
+from odradek.errors import KafkaError
+from odradek.record import HEADER_SIZE, BatchMeta, decompress, parse_header
+from odradek.record.layout import parse_records
 
 if TYPE_CHECKING:
     from odradek.log.partition import PartitionLog
@@ -19,6 +21,9 @@ __all__ = ["Found", "cut", "first_at_or_after", "headers", "newest", "position_o
 
 FIRST_WINDOW = 4096
 SCAN_WINDOW = 256 * 1024
+
+EXPANSION = 8
+"""How many times max.message.bytes a batch may take uncompressed when it is looked into."""
 
 
 class Found(NamedTuple):
@@ -101,7 +106,7 @@ async def first_at_or_after(log: PartitionLog, timestamp: int) -> Found | None:
         async for meta, position in headers(reader, segment.id, start):
             if meta.max_timestamp < timestamp or meta.last_offset < log.log_start_offset:
                 continue
-            for offset, stamp in await _timestamps(reader, segment.id, meta, position):
+            for offset, stamp in await _timestamps(log, segment.id, meta, position):
                 if stamp >= timestamp and offset >= log.log_start_offset:
                     if offset >= log.high_watermark:
                         return None
@@ -121,10 +126,31 @@ async def newest(log: PartitionLog) -> Found | None:
 
 
 async def _timestamps(
-    reader: PartitionReader, segment_id: int, meta: BatchMeta, position: int
-) -> list[tuple[int, int]]:
+    log: PartitionLog, segment_id: int, meta: BatchMeta, position: int
+) -> Iterable[tuple[int, int]]:
+    """The (offset, timestamp) of each record, decoded as they are asked for.
+
+    A batch that cannot be opened, or is a bomb, counts as one record at its first offset: a
+    consumer then starts a little early, which loses nothing.
+    """
     if meta.log_append_time:
         return [(meta.base_offset, meta.max_timestamp)]
-    with await reader.read(segment_id, position, meta.size, Hint.RANDOM) as data:
+    with await log.reader().read(segment_id, position, meta.size, Hint.RANDOM) as data:
         batch = memoryview(b"".join(data.views()))
-    return [(record.offset, record.timestamp) for record in decode_records(batch)]
+    limit = EXPANSION * log.settings.max_message_bytes
+    try:
+        payload = bytes(decompress(meta.compression, batch[HEADER_SIZE:], limit))
+    except KafkaError:
+        return [(meta.base_offset, meta.max_timestamp)]
+    return _walk(meta, payload)
+
+
+def _walk(meta: BatchMeta, payload: bytes) -> Iterator[tuple[int, int]]:
+    try:
+        for record in parse_records(payload, meta.record_count):
+            yield (
+                meta.base_offset + record.offset_delta,
+                meta.base_timestamp + record.timestamp_delta,
+            )
+    except KafkaError:
+        yield meta.base_offset, meta.max_timestamp

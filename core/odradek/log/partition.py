@@ -14,6 +14,7 @@ which must name a record.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +24,9 @@ from odradek.config import TopicSettings
 from odradek.contracts.storage import (
     Chunk,
     Claim,
+    Corrupt,
     DataRef,
+    Full,
     Hint,
     LogEdit,
     Offline,
@@ -34,6 +37,7 @@ from odradek.contracts.storage import (
     SegmentStore,
     StorageError,
     Ticket,
+    Unavailable,
 )
 from odradek.errors import ErrorCode, KafkaError
 from odradek.log.index_cache import IndexCache
@@ -45,6 +49,8 @@ from odradek.types import Buffer, PartitionKey
 
 __all__ = ["Append", "PartitionLog", "ReadResult", "Watcher", "open_log"]
 
+logger = logging.getLogger(__name__)
+
 SNAPSHOT_INTERVAL = 64 * 1024 * 1024
 """Bytes after which the producers' state is saved again: bounds what opening has to read."""
 
@@ -53,6 +59,9 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 PRODUCERS_BLOB = "producers"
 CURSORS_KEPT = 16
+
+READ_ATTEMPTS = 3
+"""A read that meets an edit of the log is tried again; more than one in a row is no accident."""
 
 
 _new: Any = tuple.__new__
@@ -136,6 +145,7 @@ class PartitionLog:
         self._active_id = active.id
         self._active_base = active.base_offset
         self._active_size = active.size
+        self._active_created_ms = active.created_ms
         self._active_first_timestamp = -1
         self._active_max_timestamp = active.max_timestamp
         self._active_index: SegmentIndex | None = None
@@ -149,6 +159,7 @@ class PartitionLog:
         self._snapshot_offset = snapshot.log_start
         self._bytes_since_snapshot = 0
         self._saving_producers = False
+        self._editing = trio.Lock()
         self._closed = False
 
     # -- appending ---------------------------------------------------------------------------
@@ -160,11 +171,12 @@ class PartitionLog:
         Offline. Nothing was appended then.
         """
         if self.failure is not None:
-            raise self.failure
+            raise self._offline()
         if meta.producer_id >= 0:
             seen = self.producers.check(meta)
             if seen is not None:
-                return Append(seen.base_offset, seen.last_offset + 1, -1, True)
+                stamp = seen.timestamp if meta.log_append_time else -1
+                return Append(seen.base_offset, seen.last_offset + 1, stamp, True)
         base = self.log_end_offset
         last = base + meta.record_count - 1
         size = meta.size
@@ -213,7 +225,7 @@ class PartitionLog:
         if first < 0:
             # Opened with data in the active segment: its first timestamp is not in memory, and
             # reading it back for this would be I/O on the append path. Creation time stands in.
-            first = self._writer.snapshot.segments[-1].created_ms
+            first = self._active_created_ms
             timestamp = now_ms
         return timestamp - first > self.settings.segment_ms
 
@@ -225,6 +237,7 @@ class PartitionLog:
         self._active_id = active.id
         self._active_base = active.base_offset
         self._active_size = 0
+        self._active_created_ms = active.created_ms
         self._active_first_timestamp = -1
         self._active_max_timestamp = -1
         self._save_producers_soon()
@@ -238,12 +251,15 @@ class PartitionLog:
                 except StorageError as error:
                     self.fail(error)
                     return
-                self.high_watermark = tail.end_offset
-                self._watermark_segment = tail.segment_id
-                self._watermark_position = tail.position
-                self._wake()
+                self._commit(tail)
         finally:
             self._committing = False
+
+    def _commit(self, tail: _Tail) -> None:
+        self.high_watermark = tail.end_offset
+        self._watermark_segment = tail.segment_id
+        self._watermark_position = tail.position
+        self._wake()
 
     def _wake(self) -> None:
         if self._committed:
@@ -253,9 +269,22 @@ class PartitionLog:
                 watcher.advanced(self)
 
     def fail(self, error: StorageError) -> None:
-        """Take the log offline: appends are refused from now on, those who wait are told."""
-        self.failure = error
+        """Take the log offline: appends are refused from now on, those who wait are told.
+
+        The first failure is the one that is told. Reads of what is committed go on.
+        """
+        if self.failure is None:
+            self.failure = error
         self._wake()
+
+    def _offline(self) -> StorageError:
+        """The failure, to be raised once more.
+
+        Without the traceback it has gathered: each raise adds to it, and keeps the frames of the
+        requests before alive, so an offline partition would eat memory with every request.
+        """
+        assert self.failure is not None
+        return self.failure.with_traceback(None)
 
     async def wait_committed(self, end_offset: int) -> None:
         """Return when every offset below `end_offset` is committed.
@@ -264,7 +293,7 @@ class PartitionLog:
         """
         while self.high_watermark < end_offset:
             if self.failure is not None:
-                raise self.failure
+                raise self._offline()
             await self._committed.park()
 
     async def room(self) -> None:
@@ -284,26 +313,36 @@ class PartitionLog:
     def available(self, offset: int) -> int:
         """Committed bytes from `offset` on, told without I/O: what `min_bytes` is held against.
 
-        Never 0 when there is something to read; elsewhere up to one index interval and one batch
-        too much, because the batch that holds `offset` is not looked for.
+        Never 0 when there is something to read; too much by the bytes of `offset`'s segment that
+        lie before it, where neither a cursor nor the active segment's index tells how many.
         """
-        if offset >= self.high_watermark:
+        watermark = self.high_watermark
+        if offset >= watermark:
             return 0
-        held = self._watermark_position
-        for segment in reversed(self._writer.snapshot.segments):
-            if segment.base_offset <= offset:
-                break
-            if segment.id != self._watermark_segment:
-                held += segment.size
+        active = self._active_id
+        if offset >= self._active_base and self._watermark_segment == active:
+            held = self._watermark_position  # the usual case needs no snapshot
+            segment_id = active
         else:
-            return max(held, 1)
+            held = 0
+            segment_id = -1
+            for segment in reversed(self._writer.snapshot.segments):
+                if segment.base_offset >= watermark:
+                    continue
+                segment_id = segment.id
+                if segment_id == self._watermark_segment:
+                    held += self._watermark_position
+                else:
+                    held += segment.size
+                if segment.base_offset <= offset:
+                    break
         cursor = self._cursors.get(offset)
         index = self._active_index
-        if cursor is not None and cursor[0] == segment.id:
+        if cursor is not None and cursor[0] == segment_id:
             held -= cursor[1]
-        elif index is not None and segment.id == self._active_id:
+        elif index is not None and segment_id == active:
             held -= index.positions[index.floor(offset)]
-        return max(held, 1)
+        return held if held > 0 else 1
 
     async def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True) -> ReadResult:
         """Return whole committed batches from the one that holds `offset`, `max_bytes` or less.
@@ -318,19 +357,22 @@ class PartitionLog:
                 f"offset {offset} is not within [{self.log_start_offset}, {self.log_end_offset}]",
             )
         nothing = ReadResult(None, watermark, self.log_start_offset)
-        if offset >= watermark or max_bytes <= 0:
+        if offset >= watermark or (max_bytes <= 0 and not at_least_one):
             return nothing
-        for attempt in range(2):
+        missing: OutOfRange | None = None
+        for _ in range(READ_ATTEMPTS):
             try:
                 return await self._read_range(offset, max_bytes, at_least_one, nothing)
-            except OutOfRange:
+            except OutOfRange as error:
                 # The segment went away between the snapshot and the read (an edit of the log):
                 # look it up once more in the newest snapshot.
-                if attempt or offset < self.log_start_offset:
+                if offset < self.log_start_offset:
                     raise KafkaError(
                         ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} was trimmed"
                     ) from None
-        raise AssertionError("unreachable")
+                missing = error
+        # Told apart from an offset that is gone, which would make consumers start elsewhere.
+        raise Corrupt(f"{self.key} has no bytes at offset {offset}: {missing}") from missing
 
     async def _read_range(
         self, offset: int, max_bytes: int, at_least_one: bool, nothing: ReadResult
@@ -338,6 +380,9 @@ class PartitionLog:
         watermark = nothing.high_watermark
         cursor = self._cursors.pop(offset, None)
         segment = self._segment(offset if cursor is None else None, cursor)
+        if cursor is not None and cursor[1] >= segment.size and segment.sealed:
+            cursor = None  # it was the end of the log, and a new segment has begun since
+            segment = self._segment(offset, None)
         index = await self._index(segment)
         position = cursor[1] if cursor else await position_of(self._writer, segment, index, offset)
         end = segment.size
@@ -346,6 +391,7 @@ class PartitionLog:
             end = self._watermark_position
             end_offset = watermark
         if end - position > max_bytes:
+            max_bytes = max(max_bytes, 0)
             end, end_offset = await cut(
                 self._writer, segment, index, position, max_bytes, at_least_one
             )
@@ -427,13 +473,12 @@ class PartitionLog:
             return epoch, self.log_end_offset
         if epoch > self.leader_epoch or epoch < 0:
             return -1, -1
-        epochs = self._writer.snapshot.epochs
-        found = -1
-        for entry in epochs:
+        found = epoch  # as in Kafka, where nothing is known of it or of one before it
+        for entry in self._writer.snapshot.epochs:
             if entry.epoch > epoch:
-                return (found, entry.start_offset) if found >= 0 else (epoch, entry.start_offset)
+                return found, entry.start_offset
             found = entry.epoch
-        return (found, self.log_end_offset) if found >= 0 else (-1, -1)
+        return found, self.log_end_offset  # the present epoch has no record yet
 
     def epoch_of(self, offset: int) -> int:
         """Leader epoch under which `offset` was written, or -1."""
@@ -476,14 +521,17 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
             )
-        if target > self.log_start_offset:
-            gone = tuple(
-                s.id for s in self._writer.snapshot.segments if s.sealed and s.end_offset <= target
-            )
-            await self._writer.commit(LogEdit(remove=gone, log_start=target))
-            self.log_start_offset = max(target, self.log_start_offset)
-            for segment_id in gone:
-                self._indexes.forget(self.key, segment_id)
+        async with self._editing:
+            if target > self.log_start_offset:
+                gone = tuple(
+                    s.id
+                    for s in self._writer.snapshot.segments
+                    if s.sealed and s.end_offset <= target
+                )
+                await self._writer.commit(LogEdit(remove=gone, log_start=target))
+                self.log_start_offset = target
+                for segment_id in gone:
+                    self._indexes.forget(self.key, segment_id)
         return self.log_start_offset
 
     async def restore_producers(self) -> None:
@@ -494,12 +542,15 @@ class PartitionLog:
         if blob is not None:
             try:
                 offset = self.producers.restore(blob)
-            except DamagedSnapshot:
-                offset = snapshot.log_start
-            if offset > self.log_end_offset:
-                # Saved before a crash took the end of the log away (durability below `ack`).
+            except DamagedSnapshot as error:
+                logger.warning("partition %s: %s; reading the log instead", self.key, error)
+                offset = -1
+            if not 0 <= offset <= self.log_end_offset:
+                # Saved before a crash took the end of the log away (durability below `ack`). It
+                # must not be found again once the log has grown past its offset with other data.
                 self.producers = Producers()
                 offset = snapshot.log_start
+                await self._writer.commit(LogEdit(blobs={PRODUCERS_BLOB: None}))
         self._snapshot_offset = offset
         for segment in snapshot.segments:
             if segment.end_offset <= offset or segment.size == 0:
@@ -518,7 +569,10 @@ class PartitionLog:
             self._spawn(self._save_producers)
 
     async def _save_producers(self) -> None:
-        """Save the producers' state, once all that it speaks of is durable."""
+        """Save the producers' state, once all that it speaks of is durable.
+
+        Where there is no room for it the next opening reads more of the log; nothing is lost.
+        """
         try:
             tail = self._tail
             offset = self.log_end_offset
@@ -527,24 +581,33 @@ class PartitionLog:
                 await tail.ticket.wait()
             await self._writer.commit(LogEdit(blobs={PRODUCERS_BLOB: blob}))
             self._snapshot_offset = offset
+        except (Full, Unavailable) as error:
+            logger.warning("partition %s: the producers' state is not saved: %s", self.key, error)
         except StorageError as error:
             self.fail(error)
         finally:
             self._saving_producers = False
 
     async def aclose(self) -> None:
-        """Commit what was appended, save the producers' state, close the store's writer."""
+        """Commit what was appended, save the producers' state, close the store's writer.
+
+        From then on appends raise Offline, as do those who still wait. Idempotent. Raises what
+        the store does when it cannot make the end of the log durable; the log is closed then too.
+        """
         if self._closed:
             return
         self._closed = True
         try:
             if self.failure is None:
+                tail = self._tail
                 await self._writer.flush()
-                if self._snapshot_offset < self.log_end_offset:
+                if tail is not None and tail.end_offset > self.high_watermark:
+                    self._commit(tail)
+                self.fail(Offline("the partition was closed"))
+                if self._snapshot_offset < self.high_watermark:
                     await self._save_producers()
         finally:
-            if self.failure is None:
-                self.fail(Offline("the partition was closed"))
+            self.fail(Offline("the partition was closed"))
             await self._writer.aclose()
             self._indexes.forget(self.key)
 
