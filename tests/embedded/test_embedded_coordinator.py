@@ -143,6 +143,7 @@ async def test_disk_that_does_not_answer_is_a_timeout(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="nothing was written"):
             await coordinator.put("a/waiting", b"v")
         disk.let_go.set()
+        coordinator._request_timeout = 30
         await coordinator.put("a/last", b"v")
         assert set(await coordinator.list("a")) == {"a/begun", "a/last"}
 

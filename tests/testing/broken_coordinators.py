@@ -76,9 +76,9 @@ class KitHarness(CoordinatorHarness):
 
     traits = frozenset(Trait)
     ttl = 0.05
-    patience = 0.5
 
-    def __init__(self, plugin: type[Faithful]) -> None:
+    def __init__(self, plugin: type[Faithful], patience: float = 10) -> None:
+        self.patience = patience
         self._plugin = plugin
         self._clients: list[Faithful] = []
         self._name = f"kit-{id(self)}"

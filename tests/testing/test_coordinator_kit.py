@@ -121,7 +121,7 @@ FOUND_BY = [
 )
 async def test_kit_finds_the_broken_coordinator(plugin: Any, test_name: str) -> None:
     with pytest.raises(BaseException) as found:  # noqa: PT011  # looked at below
-        await KIT[test_name](CoordinatorConformance(), broken.KitHarness(plugin))
+        await KIT[test_name](CoordinatorConformance(), broken.KitHarness(plugin, 0.3))
     reasons = list(leaves(found.value))
     assert all(isinstance(reason, FOUND_OUT) for reason in reasons), (
         f"the broken coordinator fell over instead of being found out: {reasons}"

@@ -93,6 +93,7 @@ class EmbeddedCoordinator(Coordinator):
         self._database = database
         self._settings = settings
         self._keyspace = Keyspace(database.boot << BOOT_SHIFT, database.entries)
+        self._request_timeout = settings.request_timeout_ms / 1000  # seconds
         self._slots = trio.Semaphore(settings.max_queued_writes)
         self._queue: OrderedDict[_Request, None] = OrderedDict()
         self._in_flight: Sequence[_Request] = ()
@@ -162,7 +163,9 @@ class EmbeddedCoordinator(Coordinator):
             if self._unusable is None:
                 self._ending.append(session)
                 self._wakeup.set()
-                with trio.CancelScope(shield=True):  # for one write to the disk at the most
+                # For one write to the disk, as a rule; a disk that hangs must not hold up its host
+                # for ever, and the entries go as soon as it answers.
+                with trio.move_on_after(self._request_timeout, shield=True):
                     await session.ended.wait()
 
     # --- writing
@@ -170,7 +173,7 @@ class EmbeddedCoordinator(Coordinator):
     async def _write(self, apply: Callable[[Draft], T], size: int) -> T:
         """Queue a write, and wait until it is durable, refused, or the timeout has passed."""
         request = _Request(apply, size)
-        with trio.move_on_after(self._settings.request_timeout_ms / 1000):
+        with trio.move_on_after(self._request_timeout):
             async with self._slots:
                 self._check_usable()
                 self._queue[request] = None

@@ -35,8 +35,8 @@ class CoordinatorHarness(ABC):
     """
 
     traits: ClassVar[frozenset[Trait]] = frozenset()
-    ttl: ClassVar[float] = 1.0
-    patience: ClassVar[float] = 10.0
+    ttl: float = 1.0
+    patience: float = 10.0
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Coordinator]:
