@@ -94,6 +94,11 @@ class Delivery:
         self._timestamp = timestamp
 
     @property
+    def partition(self) -> TopicPartition:
+        """Where the record goes."""
+        return self._batch.partition
+
+    @property
     def done(self) -> bool:
         """Whether `wait` would return, or raise, at once."""
         return self._batch.done.is_set()
