@@ -52,7 +52,8 @@ _PROGRAM = re.compile(
 )
 _STARTED = re.compile(rb"^(?:Start-Date|Log started): +(.*)")
 _ALTERNATIVE = re.compile(
-    rb"^update-alternatives .*?(?:run with (?:--quiet )?--\S+ (?:/\S+ )?([^\s/-]\S*)|link group (\S+))"
+    rb"^update-alternatives .*?"
+    rb"(?:run with (?:--quiet )?--\S+ (?:/\S+ )?([^\s/-]\S*)|link group (\S+))"
 )
 
 

@@ -90,7 +90,7 @@ def _topics(console: Console, outcome: Outcome) -> None:
             count(outcome.published.records[topic]),
             size(came),
             size(lies),
-            f"{came / lies:.1f} ×" if lies else "",
+            f"{came / lies:.1f} : 1" if lies else "",
         )
     came, lies = sum(outcome.published.sizes.values()), sum(outcome.stored.values())
     if len(outcome.published.records) > 1:
@@ -102,7 +102,7 @@ def _topics(console: Console, outcome: Outcome) -> None:
             count(sum(outcome.published.records.values())),
             size(came),
             size(lies),
-            f"{came / lies:.1f} ×" if lies else "",
+            f"{came / lies:.1f} : 1" if lies else "",
             style="bold",
         )
     console.print(table)
@@ -190,7 +190,7 @@ def _log_text(log: dict[str, Any]) -> Text:
         said.append(f"busiest hour {hour}, {count(lines)} lines")
     if log["busiest_key"] and log["busiest_key"][1] > 1:
         key, lines = log["busiest_key"]
-        said.append(f"most about {escape(key)}, {count(lines)} lines of {count(log['keys'])} keys")
+        said.append(f"busiest of {count(log['keys'])} keys {escape(key)}, {count(lines)} lines")
     text.append("; ".join(said))
     if said:
         text.append("\n")
