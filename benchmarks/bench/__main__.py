@@ -12,6 +12,7 @@ from bench.workloads import WORKLOADS
 
 SINGLE = {
     "startup": single.startup,
+    "in-process": single.in_process,
     "partitions": single.partitions,
     "backlog": single.backlog,
 }

@@ -6,15 +6,19 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
+import trio
 from attrs import evolve
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.target import started
 from bench.workloads import WORKLOADS, fresh_topic, produce
+from odradek.broker import open_broker
+from odradek.config import config_from_options
 
-__all__ = ["backlog", "partitions", "startup"]
+__all__ = ["backlog", "in_process", "partitions", "startup"]
 
 Figures = dict[str, float]
 
@@ -27,7 +31,7 @@ def startup() -> Figures:
     """
     begun = time.perf_counter()
     with started() as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 0})
         producer.produce("first", b"message")
         if producer.flush(30):
             raise RuntimeError("the first message was not acknowledged")
@@ -40,14 +44,39 @@ def startup() -> Figures:
         }
 
 
+def in_process() -> Figures:
+    """Start of a broker inside a running program, defaults all through, in milliseconds.
+
+    The first start of a process pays for imports; the second is what a test suite pays each time.
+    """
+    times: list[float] = []
+
+    async def start(root: str) -> None:
+        config = config_from_options(
+            listen=["tcp://127.0.0.1:0"],
+            storage=f"file://{root}/log",
+            coordinator=f"embedded:{root}/coordinator",
+        )
+        begun = time.perf_counter()
+        async with open_broker(config):
+            times.append(time.perf_counter() - begun)
+
+    for _ in range(6):
+        with tempfile.TemporaryDirectory(prefix="odradek-bench-") as root:
+            trio.run(start, root)
+    return {"first start ms": times[0] * 1000, "next starts ms": median(times[1:]) * 1000}
+
+
 def partitions(number: int = 1000) -> Figures:
     """A broker with many partitions: how long it takes to start, what it costs while idle."""
     root = Path(tempfile.mkdtemp(prefix="odradek-bench-"))
     try:
         with started(directory=root) as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             admin.create_topics([NewTopic("many", number, 1)])["many"].result(60)
-            producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
+            producer = Producer(
+                {"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 50}
+            )
             for partition in range(number):
                 producer.produce("many", b"x" * 200, partition=partition)
             if producer.flush(60):

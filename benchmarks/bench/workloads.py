@@ -62,7 +62,9 @@ def drop_topic(target: Target, topic: str) -> None:
 
 
 def _producer(target: Target, settings: Mapping[str, Any]) -> Producer:
-    return Producer({"bootstrap.servers": target.bootstrap, "acks": 1, **QUEUE, **settings})
+    return Producer(
+        {"bootstrap.servers": target.bootstrap, "log_level": 0, "acks": 1, **QUEUE, **settings}
+    )
 
 
 def produce(target: Target, topic: str, load: Workload) -> Figures:
@@ -104,6 +106,7 @@ def consume(target: Target, topic: str, load: Workload) -> Figures:
     consumer = Consumer(
         {
             "bootstrap.servers": target.bootstrap,
+            "log_level": 0,
             "group.id": "bench",
             "enable.auto.commit": False,
             "check.crcs": False,
