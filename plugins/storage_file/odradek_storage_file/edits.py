@@ -313,40 +313,48 @@ async def _cut(writer: FileWriter, end_offset: int, restart: LogEdit | None) -> 
             manifest.truncate_to = end_offset
             await partition.write(manifest)
             try:
-                builder = await in_thread(
+                builder, copied = await in_thread(
                     truncate_files, store.ops, partition.path, manifest, reach
                 )
                 await in_thread(save_manifest, store.ops, store.space, partition.path, manifest)
             except (OSError, CorruptBatch) as error:
                 # What the manifest orders is half done; a later append must not follow that.
                 raise store.fail(error, f"cannot truncate {partition.path}") from error
-            partition.adopt(manifest, builder)
+            partition.adopt(manifest, builder, copied)
     finally:
         event, partition.changing = partition.changing, None
         event.set()
 
 
-def truncate_files(ops: Ops, path: str, manifest: Manifest, reach: dict[str, int]) -> IndexBuilder:
+def truncate_files(
+    ops: Ops, path: str, manifest: Manifest, reach: dict[str, int]
+) -> tuple[IndexBuilder, set[str]]:
     """Do on disk what `manifest.truncate_to` says, and change the manifest to what is left.
 
     Can be repeated after a crash at any point. `reach`: file -> the end of what is still being
-    read of it. Raises OSError, CorruptBatch.
+    read of it. Returns the active segment's index, and the files that were copied instead of cut.
+    Raises OSError, CorruptBatch.
     """
+    copied: set[str] = set()
     end_offset = manifest.truncate_to
     assert end_offset is not None
     builder = IndexBuilder(end_offset)
+    lowest = end_offset
     active: ActiveEntry | None = manifest.active
     while active is not None or manifest.sealed:
         entry = active or manifest.sealed[-1]
         file = f"{path}/{layout.stem(entry.base)}.log"
         cut, end = 0, entry.base
-        if not manifest.restart and entry.base < end_offset and os.path.exists(file):
+        if not manifest.restart and entry.base <= end_offset and os.path.exists(file):
             cut, end, builder = _cut_file(ops, path, entry, end_offset, reach.get(file, 0))
+            if cut < reach.get(file, 0):
+                copied.add(file)
         if cut or (active is not None and not manifest.restart and entry.base <= end_offset):
             entry.size, entry.end = cut, end
             break
         for suffix in layout.SUFFIXES:
             ops.remove(f"{path}/{layout.stem(entry.base)}{suffix}")
+        lowest = min(lowest, entry.base)
         if active is not None:
             active = None
         else:
@@ -364,6 +372,8 @@ def truncate_files(ops: Ops, path: str, manifest: Manifest, reach: dict[str, int
             last.max_timestamp = builder.max_timestamp
             last.max_timestamp_offset = builder.max_timestamp_offset
             end_offset = last.end
+        elif not manifest.restart:
+            end_offset = min(end_offset, max(lowest, manifest.log_start))
         builder = IndexBuilder(end_offset)
         now = time.time_ns() // 1_000_000
         manifest.active = ActiveEntry(
@@ -378,7 +388,7 @@ def truncate_files(ops: Ops, path: str, manifest: Manifest, reach: dict[str, int
     manifest.truncate_to = None
     manifest.restart = False
     ops.sync_directory(path)
-    return builder
+    return builder, copied
 
 
 def _cut_file(
@@ -412,6 +422,7 @@ def _cut_file(
             _copy(ops, fd, stem + ".log", 0)
         elif not cut:
             ops.ftruncate(fd, 0)
+            ops.fdatasync(fd)
         return cut, end, builder
     finally:
         ops.close(fd)

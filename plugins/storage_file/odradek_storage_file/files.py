@@ -30,8 +30,9 @@ class OpenFiles:
 
     def opened(self, file: SegmentFile) -> None:
         """Take note of a file that was opened, and close others to keep the bound."""
+        if len(self._open) >= self._limit:
+            self.shrink(self._limit - 1)
         self._open.append(file)
-        self.shrink(self._limit)
 
     def closed(self, file: SegmentFile) -> None:
         """Take note of a file that was closed for good."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -142,15 +142,28 @@ class Partition:
         self._dirty_file: SegmentFile | None = None
         self._changed_directory = False
         self.sealed: list[Segment] = []
+        self.id = -1
         self.file: SegmentFile | None = None
         self.adopt(loaded.manifest, loaded.builder)
 
-    def adopt(self, manifest: Manifest, builder: IndexBuilder) -> None:
-        """Take over what the disk holds, all of it durable: after opening or a truncation."""
-        for segment in self.sealed:
-            segment.file.retire()
+    def adopt(
+        self, manifest: Manifest, builder: IndexBuilder, copied: Collection[str] = ()
+    ) -> None:
+        """Take over what the disk holds, all of it durable: after opening or a truncation.
+
+        `copied`: paths under which there is another file now.
+        """
+        files = {segment.info.id: segment.file for segment in self.sealed}
         if self.file is not None:
-            self.file.retire()
+            files[self.id] = self.file
+
+        def file_of(entry: SealedEntry | ActiveEntry) -> SegmentFile:
+            held = files.get(entry.id)
+            if held is not None and held.path not in copied:
+                return files.pop(entry.id)
+            path = f"{self.path}/{layout.stem(entry.base)}.log"
+            return SegmentFile(self.store.files, path)
+
         self.sealed = [
             Segment(
                 SegmentInfo(
@@ -165,7 +178,7 @@ class Partition:
                 ),
                 entry.rows,
                 entry.crc,
-                self.segment_file(entry.base),
+                file_of(entry),
             )
             for entry in manifest.sealed
         ]
@@ -175,7 +188,9 @@ class Partition:
         self.size = active.size
         self.end = active.end
         self.created_ms = active.created_ms
-        self.file = self.segment_file(active.base)
+        self.file = file_of(active)
+        for file in files.values():
+            file.retire()
         self.builder = builder
         self._dirty_file = None
         self.log_start = manifest.log_start
@@ -189,10 +204,6 @@ class Partition:
         self.saved = self.appended
         self._snapshot: LogSnapshot | None = None
         self.store.saved(self)
-
-    def segment_file(self, base: int) -> SegmentFile:
-        """A file of this partition, not opened yet."""
-        return SegmentFile(self.store.files, f"{self.path}/{layout.stem(base)}.log")
 
     # -- what there is -----------------------------------------------------------------------
 

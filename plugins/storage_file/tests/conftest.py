@@ -1,6 +1,11 @@
 """Fixtures that every test may use."""
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for storage_file_*.py beside the tests
 
 
 @pytest.fixture
