@@ -4,8 +4,7 @@
 DescribeConfigs and `odradek config`; `structure` turns a table of plain values (TOML, options)
 into the class. Plugins declare theirs with the same `setting`.
 
-Structuring is done here by hand rather than by cattrs, whose import alone costs more than the
-whole of this package: docs/decisions/0003-structuring-by-hand.md.
+Structuring is done here by hand rather than by cattrs: docs/decisions/0003-structuring-by-hand.md.
 """
 
 from __future__ import annotations
@@ -183,7 +182,7 @@ def _settings_of(cls: Hashable) -> Mapping[str, Setting]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean "x"?` for the most similar known name, or nothing."""
-    import difflib  # 7 ms, and only needed to explain a mistake
+    import difflib  # only needed to explain a mistake
 
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{found[0]}"?' if found else ""

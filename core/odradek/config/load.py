@@ -132,7 +132,7 @@ def config_from_table(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib  # 15 ms, and only needed when there is a file
+    import tomllib  # only needed when there is a file
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

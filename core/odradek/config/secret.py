@@ -59,7 +59,7 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        import hmac  # 6 ms, and secrets are seldom compared
+        import hmac  # secrets are seldom compared
 
         return hmac.compare_digest(self._value.encode(), other._value.encode())
 
