@@ -6,7 +6,7 @@ look-up by timestamp opens a batch, because its answer names a record.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.contracts.storage import Hint, PartitionReader, SegmentIndex, SegmentInfo
@@ -17,7 +17,7 @@ from odradek.record.layout import parse_records
 if TYPE_CHECKING:
     from odradek.log.partition import PartitionLog
 
-__all__ = ["Found", "cut", "first_at_or_after", "headers", "newest", "position_of"]
+__all__ = ["Found", "Headers", "cut", "first_at_or_after", "newest", "position_of"]
 
 FIRST_WINDOW = 4096
 SCAN_WINDOW = 256 * 1024
@@ -34,27 +34,44 @@ class Found(NamedTuple):
     leader_epoch: int
 
 
-async def headers(
-    reader: PartitionReader, segment_id: int, position: int
-) -> AsyncIterator[tuple[BatchMeta, int]]:
-    """Walk the batch headers of a segment from a batch boundary on, with their byte positions.
+class Headers:
+    """A walk over the batch headers of a segment, from a batch boundary on:
+
+        walk = Headers(reader, segment_id, position)
+        while await walk.more():
+            for meta, position in walk: ...
 
     Reads windows and skips over the records: the first window is one index interval, because a
-    look-up by offset rarely needs more. Raises what `PartitionReader.read` raises.
+    look-up by offset rarely needs more. (No async generator: one that is left half-way needs to
+    be closed by hand.)
     """
-    window = FIRST_WINDOW
-    while True:
-        with await reader.read(segment_id, position, window, Hint.RANDOM) as data:
-            held = b"".join(data.views())
-        if len(held) < HEADER_SIZE:
-            return
+
+    def __init__(self, reader: PartitionReader, segment_id: int, position: int) -> None:
+        self._reader = reader
+        self._segment_id = segment_id
+        self._position = position
+        self._window = FIRST_WINDOW
+        self._held = b""
+
+    async def more(self) -> bool:
+        """Read the next window; False at the end. Raises what `PartitionReader.read` raises."""
+        with await self._reader.read(
+            self._segment_id, self._position, self._window, Hint.RANDOM
+        ) as data:
+            self._held = b"".join(data.views())
+        self._window = SCAN_WINDOW
+        return len(self._held) >= HEADER_SIZE
+
+    def __iter__(self) -> Iterator[tuple[BatchMeta, int]]:
+        """Yield the headers in the window, with their byte positions. Raises CorruptBatch."""
+        held = self._held
+        start = self._position
         at = 0
         while at + HEADER_SIZE <= len(held):
             meta = parse_header(held, at)
-            yield meta, position + at
+            yield meta, start + at
             at += meta.size
-        position += at
-        window = SCAN_WINDOW
+        self._position = start + at
 
 
 async def position_of(
@@ -62,9 +79,11 @@ async def position_of(
 ) -> int:
     """Byte position of the first batch that reaches to `offset` or beyond (size if none does)."""
     row = index.floor(offset)
-    async for meta, position in headers(reader, segment.id, index.positions[row]):
-        if meta.last_offset >= offset:
-            return position
+    walk = Headers(reader, segment.id, index.positions[row])
+    while await walk.more():
+        for meta, position in walk:
+            if meta.last_offset >= offset:
+                return position
     return segment.size
 
 
@@ -85,13 +104,15 @@ async def cut(
     if index.positions[row] > start:
         return index.positions[row], index.offsets[row]
     end, end_offset = start, -1
-    async for meta, position in headers(reader, segment.id, start):
-        following = position + meta.size
-        if following - start > max_bytes and not (at_least_one and position == start):
-            break
-        end, end_offset = following, meta.last_offset + 1
-        if following - start >= max_bytes:
-            break
+    walk = Headers(reader, segment.id, start)
+    while await walk.more():
+        for meta, position in walk:
+            following = position + meta.size
+            if following - start > max_bytes and not (at_least_one and position == start):
+                return end, end_offset
+            end, end_offset = following, meta.last_offset + 1
+            if following - start >= max_bytes:
+                return end, end_offset
     return end, end_offset
 
 
@@ -102,15 +123,16 @@ async def first_at_or_after(log: PartitionLog, timestamp: int) -> Found | None:
         if segment.max_timestamp < timestamp or segment.end_offset <= log.log_start_offset:
             continue
         index = await log.index_of(segment)
-        start = index.positions[index.floor_timestamp(timestamp)]
-        async for meta, position in headers(reader, segment.id, start):
-            if meta.max_timestamp < timestamp or meta.last_offset < log.log_start_offset:
-                continue
-            for offset, stamp in await _timestamps(log, segment.id, meta, position):
-                if stamp >= timestamp and offset >= log.log_start_offset:
-                    if offset >= log.high_watermark:
-                        return None
-                    return Found(offset, stamp, meta.leader_epoch)
+        walk = Headers(reader, segment.id, index.positions[index.floor_timestamp(timestamp)])
+        while await walk.more():
+            for meta, position in walk:
+                if meta.max_timestamp < timestamp or meta.last_offset < log.log_start_offset:
+                    continue
+                for offset, stamp in await _timestamps(log, segment.id, meta, position):
+                    if stamp >= timestamp and offset >= log.log_start_offset:
+                        if offset >= log.high_watermark:
+                            return None
+                        return Found(offset, stamp, meta.leader_epoch)
     return None
 
 

@@ -26,6 +26,7 @@ from odradek.contracts.storage import (
     Claim,
     Corrupt,
     DataRef,
+    Fenced,
     Full,
     Hint,
     LogEdit,
@@ -41,7 +42,7 @@ from odradek.contracts.storage import (
 )
 from odradek.errors import ErrorCode, KafkaError
 from odradek.log.index_cache import IndexCache
-from odradek.log.lookup import cut, headers, position_of
+from odradek.log.lookup import Headers, cut, position_of
 from odradek.log.producers import DamagedSnapshot, Producers
 from odradek.record import BatchMeta, assign
 from odradek.record.batch import LOG_APPEND_TIME
@@ -557,9 +558,11 @@ class PartitionLog:
                 continue
             index = await self._index(segment)
             start = index.positions[index.floor(offset)]
-            async for meta, _ in headers(self._writer, segment.id, start):
-                if meta.base_offset >= offset and meta.producer_id >= 0:
-                    self.producers.update(meta)
+            walk = Headers(self._writer, segment.id, start)
+            while await walk.more():
+                for meta, _ in walk:
+                    if meta.base_offset >= offset and meta.producer_id >= 0:
+                        self.producers.update(meta)
         self._bytes_since_snapshot = 0
 
     def _save_producers_soon(self) -> None:
@@ -600,7 +603,11 @@ class PartitionLog:
         try:
             if self.failure is None:
                 tail = self._tail
-                await self._writer.flush()
+                try:
+                    await self._writer.flush()
+                except Fenced as error:
+                    self.fail(error)  # the log is another writer's: nothing is left to do here
+                    return
                 if tail is not None and tail.end_offset > self.high_watermark:
                     self._commit(tail)
                 self.fail(Offline("the partition was closed"))
