@@ -276,6 +276,13 @@ class PartitionLog:
         """
         if self.failure is None:
             self.failure = error
+            if not self._closed:
+                logger.error(
+                    "partition %d of topic %s takes no more records: %s",
+                    self.key.partition,
+                    self.topic,
+                    error,
+                )
         self._wake()
 
     def _offline(self) -> StorageError:
@@ -634,6 +641,15 @@ async def open_log(
     do. Raises what `SegmentStore.open_writer` raises.
     """
     writer = await store.open_writer(key, claim)
+    recovery = writer.recovery
+    if recovery.cut_bytes:
+        logger.warning(
+            "partition %d of topic %s: cut %d bytes off the end that no write had completed: %s",
+            key.partition,
+            topic,
+            recovery.cut_bytes,
+            recovery.detail,
+        )
     log = PartitionLog(key, topic, writer, settings, claim.epoch, indexes, spawn)
     try:
         await log.restore_producers()
