@@ -120,8 +120,8 @@ class AppendPromises:
             copy = (before.segments, before.epochs, before.log_start)
             log.append(5)
             log.writer.roll()
-            assert (before.segments, before.epochs, before.log_start) == copy
             assert log.writer.snapshot.segments[-1].end_offset == 6
+            assert (before.segments, before.epochs, before.log_start) == copy
 
     async def test_leader_epochs_are_remembered(self, harness: StorageHarness) -> None:
         """S1: each with the first offset that was written under it."""
