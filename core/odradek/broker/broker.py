@@ -280,10 +280,14 @@ async def _adopt(coordinator: Coordinator, view: ClusterView, broker_id: int) ->
             for key, epoch in epochs.items()
         )
     )
-    orphans = [key for key, _ in planner.orphans(view.image)]
+    orphans = [
+        (key, partition.version)
+        for key, partition in planner.orphans(view.image)
+        if partition.version is not None
+    ]
     if orphans:
         logger.info("removing %d partitions of topics that were never finished", len(orphans))
-        await topics.remove_partitions(coordinator, orphans)
+        await topics.sweep(coordinator, orphans)
 
 
 async def _bind(config: Config, parts: plugins.Parts, stack: AsyncExitStack) -> list[Bound]:

@@ -2,20 +2,22 @@
 
     cluster/id               {"format": 1, "cluster_id": "..."}
     cluster/producer_ids     {"next": 4000}                          a counter of blocks
+    cluster/sweeps           {}                                      its version counts sweeps
     brokers/<id>             {"endpoints": [...], "rack": ...}       ephemeral
     topics/<name>            {"id": "...", "partitions": 3, ...}     its creation is the topic's
     partitions/<id>-<n>      {"leader": 1, "leader_epoch": 4, "isr": [1], "replicas": [1]}
     deleted/<id>             {"partitions": 3, "brokers": [1]}       logs still to be removed
 
-A topic's partitions are written before the topic and deleted after it, so a topic that can be
-seen is whole, and what a crash leaves behind is partitions without a topic: harmless, and swept
-by the next broker that starts.
+A topic's partitions are written with the topic, or before it where they are too many for one
+transaction, and deleted after it. So a topic that can be seen is whole, and what a crash leaves
+behind is partitions without a topic: harmless, and swept by the next broker that starts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +32,7 @@ __all__ = [
     "DELETED",
     "PARTITIONS",
     "PRODUCER_IDS",
+    "SWEEPS",
     "TOPICS",
     "broker_key",
     "broker_of",
@@ -49,6 +52,7 @@ __all__ = [
 
 CLUSTER_ID = "cluster/id"
 PRODUCER_IDS = "cluster/producer_ids"
+SWEEPS = "cluster/sweeps"
 BROKERS = "brokers"
 TOPICS = "topics"
 PARTITIONS = "partitions"
@@ -71,6 +75,17 @@ def load(entry: Entry) -> dict[str, Any]:
     return value
 
 
+@contextmanager
+def _expecting(entry: Entry) -> Iterator[None]:
+    """Name the key whose value lacks what this version of the software expects."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise OdradekError(
+            f"coordinator key {entry.key!r} is not understood: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _name(entry: Entry) -> str:
     return entry.key.partition("/")[2]
 
@@ -88,9 +103,10 @@ def broker_value(broker: BrokerImage) -> bytes:
 
 def broker_of(entry: Entry) -> BrokerImage:
     """Decode a broker."""
-    value = load(entry)
-    endpoints = tuple(Endpoint(e["listener"], e["host"], e["port"]) for e in value["endpoints"])
-    return BrokerImage(int(_name(entry)), endpoints, value.get("rack"))
+    with _expecting(entry):
+        value = load(entry)
+        endpoints = tuple(Endpoint(e["listener"], e["host"], e["port"]) for e in value["endpoints"])
+        return BrokerImage(int(_name(entry)), endpoints, value.get("rack"))
 
 
 def topic_key(name: str) -> str:
@@ -112,15 +128,16 @@ def topic_value(topic: TopicImage) -> bytes:
 
 def topic_of(entry: Entry) -> TopicImage:
     """Decode a topic."""
-    value = load(entry)
-    return TopicImage(
-        name=_name(entry),
-        id=UUID(value["id"]),
-        partitions=value["partitions"],
-        replication_factor=value["replication_factor"],
-        configs=value["configs"],
-        version=entry.version,
-    )
+    with _expecting(entry):
+        value = load(entry)
+        return TopicImage(
+            name=_name(entry),
+            id=UUID(value["id"]),
+            partitions=value["partitions"],
+            replication_factor=value["replication_factor"],
+            configs=value["configs"],
+            version=entry.version,
+        )
 
 
 def partition_key(key: PartitionKey) -> str:
@@ -142,15 +159,16 @@ def partition_value(partition: PartitionImage) -> bytes:
 
 def partition_of(entry: Entry) -> tuple[PartitionKey, PartitionImage]:
     """Decode a partition."""
-    topic_id, _, number = _name(entry).rpartition("-")
-    value = load(entry)
-    return PartitionKey(UUID(topic_id), int(number)), PartitionImage(
-        replicas=tuple(value["replicas"]),
-        leader=value["leader"],
-        leader_epoch=value["leader_epoch"],
-        isr=tuple(value["isr"]),
-        version=entry.version,
-    )
+    with _expecting(entry):
+        topic_id, _, number = _name(entry).rpartition("-")
+        value = load(entry)
+        return PartitionKey(UUID(topic_id), int(number)), PartitionImage(
+            replicas=tuple(value["replicas"]),
+            leader=value["leader"],
+            leader_epoch=value["leader_epoch"],
+            isr=tuple(value["isr"]),
+            version=entry.version,
+        )
 
 
 def deleted_key(topic_id: UUID) -> str:
@@ -165,7 +183,8 @@ def deleted_value(topic: DeletedTopic) -> bytes:
 
 def deleted_of(entry: Entry) -> DeletedTopic:
     """Decode a deleted topic."""
-    value = load(entry)
-    return DeletedTopic(
-        UUID(_name(entry)), value["partitions"], tuple(value["brokers"]), entry.version
-    )
+    with _expecting(entry):
+        value = load(entry)
+        return DeletedTopic(
+            UUID(_name(entry)), value["partitions"], tuple(value["brokers"]), entry.version
+        )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
 from odradek.cluster.image import Image, PartitionImage
 from odradek.types import PartitionKey
 
 __all__ = ["adopt", "assign_replicas", "batches", "orphans"]
+
+T = TypeVar("T")
 
 
 def assign_replicas(
@@ -64,7 +67,6 @@ def orphans(image: Image) -> list[tuple[PartitionKey, PartitionImage]]:
     ]
 
 
-def batches(items: Iterable[object], size: int) -> list[list[object]]:
-    """Cut a sequence into lists of at most `size`: a transaction takes 64 operations."""
-    held = list(items)
-    return [held[at : at + size] for at in range(0, len(held), size)]
+def batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """Cut a sequence into parts of at most `size`: a transaction takes 64 operations."""
+    return [items[at : at + size] for at in range(0, len(items), size)]

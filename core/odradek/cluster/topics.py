@@ -7,21 +7,27 @@ on, and the coordinator's errors.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 from uuid import UUID
+
+import trio
+from attrs import evolve
 
 from odradek.cluster import keys
 from odradek.cluster.image import DeletedTopic, Image, PartitionImage, TopicImage
 from odradek.cluster.planner import batches
 from odradek.contracts.coordinator import (
     ABSENT,
+    Check,
     Conflict,
     Coordinator,
+    CoordinatorError,
     Delete,
-    Op,
     Put,
+    Version,
 )
 from odradek.errors import ErrorCode, KafkaError
 from odradek.types import PartitionKey
@@ -35,14 +41,19 @@ __all__ = [
     "delete",
     "remove_partitions",
     "set_configs",
+    "sweep",
     "write_partitions",
 ]
+
+logger = logging.getLogger(__name__)
 
 MAX_NAME = 249
 MAX_PARTITIONS = 10_000
 """Partitions of one topic: each costs memory and keys, and a request names only a number."""
 
 OPS_PER_TXN = 60
+ATTEMPTS = 5
+UNDO_PATIENCE = 5.0
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -80,7 +91,10 @@ async def create(
     assignment: Sequence[tuple[int, ...]],
     configs: Mapping[str, str],
 ) -> TopicImage:
-    """Create a topic with these replicas per partition. Raises TOPIC_ALREADY_EXISTS."""
+    """Create a topic with these replicas per partition. Raises TOPIC_ALREADY_EXISTS.
+
+    Cancelled: the topic exists or it does not; keys of partitions may be left for `sweep`.
+    """
     topic = TopicImage(
         name=name,
         id=topic_id,
@@ -92,43 +106,105 @@ async def create(
         (PartitionKey(topic_id, number), _first_state(replicas))
         for number, replicas in enumerate(assignment)
     ]
-    await write_partitions(coordinator, fresh)
+    put = Put(keys.topic_key(name), keys.topic_value(topic), ABSENT)
+    for _ in range(ATTEMPTS):
+        try:
+            await _write_with(coordinator, put, fresh)
+        except Conflict:
+            if await coordinator.get(put.key) is not None:
+                break
+        else:
+            return topic
+    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+
+
+async def _write_with(
+    coordinator: Coordinator, topic: Put, fresh: Sequence[tuple[PartitionKey, PartitionImage]]
+) -> None:
+    """Write new partitions, and a topic that has them: all at once, or the topic last.
+
+    Raises Conflict, and then nothing is left behind, and the coordinator's other errors.
+    """
+    puts = [_put(key, partition) for key, partition in fresh]
+    if len(puts) < OPS_PER_TXN:
+        await coordinator.txn(topic, *puts)
+        return
+    fence = await _sweep_fence(coordinator)
+    undo: list[Delete] = []
     try:
-        await coordinator.txn(Put(keys.topic_key(name), keys.topic_value(topic), ABSENT))
+        for batch in batches(puts, OPS_PER_TXN):
+            versions = await coordinator.txn(*batch)
+            undo += [
+                Delete(put.key, cast("Version", version))
+                for put, version in zip(batch, versions, strict=True)
+            ]
+    except BaseException:
+        await _undo(coordinator, undo)
+        raise
+    try:
+        await coordinator.txn(topic, fence)
     except Conflict:
-        await remove_partitions(coordinator, [key for key, _ in fresh])
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists") from None
-    return topic
+        await _undo(coordinator, undo)
+        raise
+
+
+async def _undo(coordinator: Coordinator, undo: Sequence[Delete]) -> None:
+    """Delete what was written, also when cancelled. What resists is left to `sweep`."""
+    with trio.move_on_after(UNDO_PATIENCE, shield=True):
+        for batch in batches(undo, OPS_PER_TXN):
+            try:
+                await coordinator.txn(*batch)
+            except CoordinatorError as error:
+                logger.warning("%d keys of partitions are left behind: %s", len(batch), error)
+
+
+async def _sweep_fence(coordinator: Coordinator) -> Check:
+    """A check that fails once anybody has begun to sweep after now."""
+    while True:
+        entry = await coordinator.get(keys.SWEEPS)
+        if entry is not None:
+            return Check(entry.key, entry.version)
+        try:
+            await coordinator.txn(Put(keys.SWEEPS, keys.dump({}), ABSENT))
+        except Conflict:
+            continue
+
+
+async def sweep(coordinator: Coordinator, found: Sequence[tuple[PartitionKey, Version]]) -> None:
+    """Delete keys of partitions that belonged to no topic when they were read.
+
+    They may be those of a topic that another broker is creating right now. So the sweep is
+    announced before the first deletion: a creation that began earlier then fails at its last
+    step, and what was written later has other versions than those that were found.
+    """
+    if not found:
+        return
+    await coordinator.put(keys.SWEEPS, keys.dump({}))
+    await _undo(coordinator, [Delete(keys.partition_key(key), version) for key, version in found])
 
 
 def _first_state(replicas: tuple[int, ...]) -> PartitionImage:
     return PartitionImage(replicas=replicas, leader=replicas[0], leader_epoch=0, isr=replicas)
 
 
+def _put(key: PartitionKey, partition: PartitionImage) -> Put:
+    version = ABSENT if partition.version is None else partition.version
+    return Put(keys.partition_key(key), keys.partition_value(partition), version)
+
+
 async def write_partitions(
     coordinator: Coordinator, partitions: Sequence[tuple[PartitionKey, PartitionImage]]
 ) -> None:
     """Write partitions, each against the version it was read at. Raises Conflict."""
-    ops = [
-        Put(
-            keys.partition_key(key),
-            keys.partition_value(partition),
-            ABSENT if partition.version is None else partition.version,
-        )
-        for key, partition in partitions
-    ]
-    for batch in batches(ops, OPS_PER_TXN):
-        await coordinator.txn(*cast("list[Op]", batch))
+    for batch in batches([_put(*each) for each in partitions], OPS_PER_TXN):
+        await coordinator.txn(*batch)
 
 
 async def remove_partitions(coordinator: Coordinator, gone: Sequence[PartitionKey]) -> None:
     """Delete the keys of partitions whose topic is gone. Idempotent."""
     for batch in batches(gone, OPS_PER_TXN):
-        ops = []
-        for key in cast("list[PartitionKey]", batch):
-            entry = await coordinator.get(keys.partition_key(key))
-            if entry is not None:
-                ops.append(Delete(entry.key, entry.version))
+        found = [await coordinator.get(keys.partition_key(key)) for key in batch]
+        ops = [Delete(entry.key, entry.version) for entry in found if entry is not None]
         if ops:
             await coordinator.txn(*ops)
 
@@ -142,9 +218,7 @@ async def delete(coordinator: Coordinator, topic: TopicImage, hosts: Iterable[in
     while True:
         entry = await coordinator.get(key)
         if entry is None or keys.topic_of(entry).id != topic.id:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} does not exist"
-            )
+            raise _unknown(topic.name)
         try:
             newest = keys.topic_of(entry)
             gone = DeletedTopic(newest.id, newest.partitions, tuple(sorted(hosts)))
@@ -161,33 +235,52 @@ async def delete(coordinator: Coordinator, topic: TopicImage, hosts: Iterable[in
 async def add_partitions(
     coordinator: Coordinator, topic: TopicImage, assignment: Sequence[tuple[int, ...]]
 ) -> None:
-    """Add partitions behind the last one. Raises INVALID_PARTITIONS when another was faster."""
+    """Add partitions behind the last one. Raises INVALID_PARTITIONS when another was faster.
+
+    Other changes of the topic meanwhile are kept. Cancelled: as `create`.
+    """
     fresh = [
         (PartitionKey(topic.id, topic.partitions + number), _first_state(replicas))
         for number, replicas in enumerate(assignment)
     ]
-    grown = TopicImage(
-        name=topic.name,
-        id=topic.id,
-        partitions=topic.partitions + len(assignment),
-        replication_factor=topic.replication_factor,
-        configs=topic.configs,
-    )
-    assert topic.version is not None
-    overtaken = KafkaError(
+    newest = topic
+    for _ in range(ATTEMPTS):
+        grown = evolve(newest, partitions=topic.partitions + len(assignment))
+        assert newest.version is not None
+        try:
+            await _write_with(
+                coordinator,
+                Put(keys.topic_key(topic.name), keys.topic_value(grown), newest.version),
+                fresh,
+            )
+        except Conflict:
+            entry = await coordinator.get(keys.topic_key(topic.name))
+            now = keys.topic_of(entry) if entry is not None else None
+            if now is None or now.id != topic.id:
+                raise _unknown(topic.name) from None
+            if now.partitions != topic.partitions:
+                break
+            if now.version == newest.version:  # an addition that did not come to its end
+                await _sweep_left(coordinator, [key for key, _ in fresh])
+            newest = now
+        else:
+            return
+    raise KafkaError(
         ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r} was changed by another request"
     )
-    try:
-        await write_partitions(coordinator, fresh)
-    except Conflict:
-        raise overtaken from None
-    try:
-        await coordinator.txn(
-            Put(keys.topic_key(topic.name), keys.topic_value(grown), topic.version)
-        )
-    except Conflict:
-        await remove_partitions(coordinator, [key for key, _ in fresh])
-        raise overtaken from None
+
+
+async def _sweep_left(coordinator: Coordinator, left: Sequence[PartitionKey]) -> None:
+    found = []
+    for key in left:
+        entry = await coordinator.get(keys.partition_key(key))
+        if entry is not None:
+            found.append((key, entry.version))
+    await sweep(coordinator, found)
+
+
+def _unknown(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
 
 
 async def set_configs(
@@ -195,11 +288,5 @@ async def set_configs(
 ) -> None:
     """Replace a topic's settings. Raises Conflict when it was changed meanwhile."""
     assert topic.version is not None
-    changed = TopicImage(
-        name=topic.name,
-        id=topic.id,
-        partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        configs=dict(configs),
-    )
+    changed = evolve(topic, configs=dict(configs))
     await coordinator.txn(Put(keys.topic_key(topic.name), keys.topic_value(changed), topic.version))

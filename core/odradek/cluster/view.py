@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -12,10 +13,13 @@ import trio
 from odradek.cluster import keys
 from odradek.cluster.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage
 from odradek.contracts.background import background
-from odradek.contracts.coordinator import Coordinator, Entry, Watch
+from odradek.contracts.coordinator import Coordinator, Entry, Unavailable, Watch
+from odradek.errors import OdradekError
 from odradek.types import PartitionKey
 
 __all__ = ["ClusterView", "open_view"]
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterView:
@@ -55,12 +59,22 @@ class ClusterView:
         while not condition(self.image):
             await self._moved.park()
 
-    async def changed(self) -> None:
-        """Wait for the next change of anything."""
-        await self._moved.park()
-
     def apply(self, key: str, entry: Entry | None) -> None:
-        """Take in one entry, or its absence."""
+        """Take in one entry, or its absence.
+
+        One that cannot be understood (from a newer version, or written by hand) is reported and
+        left out: it must not take the broker down.
+        """
+        try:
+            self._apply(key, entry)
+        except (OdradekError, ValueError) as error:
+            logger.error("ignoring a change of the cluster: %s", error)
+            return
+        self._image = None
+        self.on_change(key)
+        self._moved.unpark_all()
+
+    def _apply(self, key: str, entry: Entry | None) -> None:
         directory, _, name = key.partition("/")
         if directory == keys.TOPICS:
             self._apply_topic(name, entry)
@@ -82,16 +96,13 @@ class ClusterView:
                 self._deleted[UUID(name)] = keys.deleted_of(entry)
             else:
                 self._deleted.pop(UUID(name), None)
-        self._image = None
-        self.on_change(key)
-        self._moved.unpark_all()
 
     def _apply_topic(self, name: str, entry: Entry | None) -> None:
+        topic = keys.topic_of(entry) if entry is not None else None
         before = self._topics.pop(name, None)
         if before is not None:
             self._names.pop(before.id, None)
-        if entry is not None:
-            topic = keys.topic_of(entry)
+        if topic is not None:
             self._topics[name] = topic
             self._names[topic.id] = name
 
@@ -102,8 +113,12 @@ async def open_view(coordinator: Coordinator, cluster_id: str) -> AsyncIterator[
     view = ClusterView(cluster_id)
 
     async def follow(watch: Watch) -> None:
-        async for change in watch:
-            view.apply(change.key, change.entry)
+        try:
+            async for change in watch:
+                view.apply(change.key, change.entry)
+        except Unavailable as error:
+            # The coordinator is closed or beyond repair. What is led here can still be served.
+            logger.error("the cluster is followed no further: %s", error)
 
     async with AsyncExitStack() as stack:
         watches = []
