@@ -85,6 +85,8 @@ class _Decoder:
                 self.struct(message, "m")
                 self.flush()
                 source.line("if p == size: return m")
+                if self.flexible and message.surplus:
+                    source.line(f"if p + {message.surplus} == size: return m")
             with source.block("except failures as failure:"):
                 source.line(f"raise translate({what!r}, failure) from None")
             source.line(f"raise bad({what!r}, size - p)")

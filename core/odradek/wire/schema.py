@@ -378,16 +378,26 @@ class Message(Struct):
 
     Class arguments: `api_key` where it belongs to an API, `versions` that can be encoded and
     decoded, and `flexible`, the versions with compact lengths and tagged fields (KIP-482).
+    `surplus` is how many bytes behind the end some client is known to send at a flexible version:
+    exactly so many are ignored, and any other number is refused as always.
     """
 
     api_key: ClassVar[int]
     versions: ClassVar[VersionRange]
     flexible: ClassVar[VersionRange]
+    surplus: ClassVar[int]
 
     def __init_subclass__(
-        cls, *, versions: str, flexible: str = "none", api_key: int = -1, **options: Any
+        cls,
+        *,
+        versions: str,
+        flexible: str = "none",
+        api_key: int = -1,
+        surplus: int = 0,
+        **options: Any,
     ) -> None:
         super().__init_subclass__(**options)
         cls.api_key = api_key
         cls.versions = version_range(versions)
         cls.flexible = version_range(flexible)
+        cls.surplus = surplus

@@ -44,8 +44,13 @@ class MetadataRequestTopic(Struct):
     name: str | None = string("0+", nullable="10+")  # null when asked by id
 
 
-class MetadataRequest(Message, api_key=3, versions="0-13", flexible="9+"):
-    """What a client sends."""
+class MetadataRequest(Message, api_key=3, versions="0-13", flexible="9+", surplus=3):
+    """What a client sends.
+
+    librdkafka (at least to 2.16) asks for all topics with a null array of four bytes where the
+    flexible versions have one (its issue 5049). Read as the protocol says, that is the question
+    it wanted to ask, and three bytes behind the end, which Kafka ignores.
+    """
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = bool_("4+", default=True)
