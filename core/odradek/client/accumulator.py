@@ -221,7 +221,7 @@ class Accumulator:
     def _builder(
         self, key: bytes | None, value: bytes | None, headers: Sequence[Header]
     ) -> BatchBuilder:
-        largest = self.settings.batch_bytes
+        largest = min(self.settings.batch_bytes, self.settings.max_request_bytes)
         plain = len(key or b"") + len(value or b"")
         if headers or plain + 256 > largest:
             needed = batch_size_bound(key, value, headers)

@@ -298,12 +298,11 @@ class Cluster:
         cluster does not have it within `timeout` seconds, which 0 makes a single look; and
         NotReachable, Disconnected.
         """
-        self._of_interest.add(name)
 
         async def look() -> TopicInfo:
             found = self.metadata.topics.get(name)
             if found is None:
-                image = await self.renew(create=create)
+                image = await self.renew((name,), create=create)
                 if name in image.errors:
                     raise KafkaError(image.errors[name], f"topic {name!r}")
                 found = image.topics.get(name)
@@ -312,11 +311,9 @@ class Cluster:
             return found
 
         timeout = self.settings.request_timeout if timeout is None else timeout
-        try:
-            return await self.retrying(look, timeout=timeout)
-        except OdradekError:
-            self._of_interest.discard(name)
-            raise
+        topic = await self.retrying(look, timeout=timeout)
+        self._of_interest.add(name)
+        return topic
 
     def forget(self, name: str) -> None:
         """Let go of a topic that `topic` made this cluster follow."""

@@ -322,12 +322,13 @@ class BrokerConnection:
         correlation_id = decode_correlation_id(frame)
         if not self._unanswered:
             raise MalformedMessage("an answer that no request was made for")
-        call = self._unanswered.popleft()
-        self._slots.release()
+        call = self._unanswered[0]
         if correlation_id != call.correlation_id:
             raise MalformedMessage(
                 f"an answer to request {correlation_id} where {call.correlation_id} is due"
             )
+        self._unanswered.popleft()
+        self._slots.release()
         assert call.expected is not None
         version = call.version
         if call.expected is ApiVersionsResponse and _is_unsupported(frame):
