@@ -8,6 +8,7 @@ come back.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
@@ -15,12 +16,19 @@ import trio
 from attrs import evolve
 
 from odradek.cluster import keys
-from odradek.cluster.image import TopicImage
+from odradek.cluster.image import DeletedTopic, TopicImage
 from odradek.cluster.view import ClusterView
 from odradek.config import TopicSettings
-from odradek.contracts.coordinator import Conflict, Coordinator, Delete, Put
-from odradek.contracts.storage import Claim, SegmentStore, StorageError
-from odradek.errors import ErrorCode, KafkaError
+from odradek.contracts.coordinator import Conflict, Coordinator, CoordinatorError, Delete, Put
+from odradek.contracts.storage import (
+    Claim,
+    Full,
+    Offline,
+    SegmentStore,
+    StorageError,
+    Unavailable,
+)
+from odradek.errors import ErrorCode, KafkaError, OdradekError
 from odradek.log.index_cache import IndexCache
 from odradek.log.partition import PartitionLog, Spawn, open_log
 from odradek.record import Rules
@@ -29,6 +37,9 @@ from odradek.types import PartitionKey
 __all__ = ["HostedTopic", "Hosting", "rules_of"]
 
 logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""How long to wait before what the disk or the coordinator refused for now is tried again."""
 
 
 class HostedTopic:
@@ -98,6 +109,8 @@ class Hosting:
         self._spawn = spawn
         self._indexes = IndexCache()
         self._dirty: dict[str, None] = {}
+        self._later: set[str] = set()
+        self._told: set[str] = set()
         self._woken = trio.Event()
         self._done = trio.lowlevel.ParkingLot()
         view.on_change = self._note
@@ -114,7 +127,12 @@ class Hosting:
         """Follow the image until cancelled."""
         while True:
             await self.settle()
-            await self._woken.wait()
+            with trio.move_on_after(RETRY_S if self._later else math.inf):
+                await self._woken.wait()
+                continue
+            later, self._later = self._later, set()
+            for key in later:
+                self._note(key)
 
     async def settle(self) -> None:
         """Bring everything known to have changed up to date."""
@@ -187,12 +205,23 @@ class Hosting:
                 self._indexes,
                 self._spawn,
             )
-            hosted.failures.pop(key.partition, None)
         except StorageError as error:
+            if isinstance(error, (Full, Unavailable)):
+                self._later.add(keys.partition_key(key))
+            before = hosted.failures.get(key.partition)
             hosted.failures[key.partition] = error
-            logger.error(
-                "partition %d of topic %s is offline: %s", key.partition, hosted.image.name, error
-            )
+            if before is None or str(before) != str(error):
+                logger.error(
+                    "partition %d of topic %s is offline: %s",
+                    key.partition,
+                    hosted.image.name,
+                    error,
+                )
+        else:
+            if hosted.failures.pop(key.partition, None) is not None:
+                logger.warning(
+                    "partition %d of topic %s is online again", key.partition, hosted.image.name
+                )
 
     def _settings(self, image: TopicImage) -> TopicSettings:
         try:
@@ -223,7 +252,7 @@ class Hosting:
             for number in range(tombstone.partitions):
                 await self._store.drop(PartitionKey(topic_id, number))
         except StorageError as error:
-            logger.error("cannot remove the log of deleted topic %s yet: %s", topic_id, error)
+            self._put_off(tombstone, error)
             return
         left = tuple(broker for broker in tombstone.brokers if broker != self._broker_id)
         assert tombstone.version is not None
@@ -237,6 +266,17 @@ class Hosting:
             await self._coordinator.txn(change)
         except Conflict:
             self._note(key)  # another broker was faster: look again
+        except CoordinatorError as error:
+            self._put_off(tombstone, error)
+
+    def _put_off(self, topic: DeletedTopic, error: OdradekError) -> None:
+        """Try again later to remove a deleted topic's logs: the tombstone keeps it known."""
+        key = keys.deleted_key(topic.id)
+        if not isinstance(error, Offline):  # a failed disk is for the next start
+            self._later.add(key)
+        if key not in self._told:
+            self._told.add(key)
+            logger.error("cannot remove the log of deleted topic %s yet: %s", topic.id, error)
 
     def logs(self) -> Iterable[PartitionLog]:
         """Every open log."""
