@@ -343,7 +343,7 @@ class _KeepsTheBuffers(FaithfulWriter):
         ticket = super().append(chunk)
         if len(chunk.buffers) == 2:
             segment = self._log.active
-            segment.pieces[-1] = chunk.buffers[0]  # type: ignore[call-overload]
+            segment.pieces[-1] = chunk.buffers[0]  # type: ignore[assignment]
             segment.pieces.append(chunk.buffers[1])  # type: ignore[arg-type]
             segment.starts.append(segment.starts[-1] + len(chunk.buffers[0]))
         return ticket
@@ -637,7 +637,7 @@ class ReadsACopy(Faithful):
 
     async def open_reader(self, key: PartitionKey) -> PartitionReader:
         reader = await super().open_reader(key)
-        assert reader.snapshot
+        assert reader.snapshot.segments
         return reader
 
 

@@ -110,6 +110,14 @@ class IndexBuilder:
         """The rows that are not written yet."""
         return bytes(self._row)
 
+    def files(self) -> dict[str, bytes]:
+        """What the files would hold, by suffix, of an index of which nothing was written yet."""
+        return {
+            ".index": bytes(self._index),
+            ".timeindex": bytes(self._time),
+            ".rows": bytes(self._row),
+        }
+
     def seal(self) -> None:
         """Let the time index end with the segment's largest timestamp, as Kafka does."""
         if self.max_timestamp > self.last_time:

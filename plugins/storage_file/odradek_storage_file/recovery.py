@@ -129,7 +129,7 @@ def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Load
             )
         return None
     manifest = read_manifest(ops, path, key)
-    stray = _finish(ops, path, manifest, names) if repair else False
+    stray = finish_edits(ops, path, manifest, names) if repair else False
     if manifest.truncate_to is not None:
         if not repair:
             raise Unavailable(f"{path} is being truncated")
@@ -207,7 +207,7 @@ def _read_blob(ops: Ops, path: str, number: int, size: int, crc: int) -> bytes:
     return data
 
 
-def _finish(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bool:
+def finish_edits(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bool:
     """Finish the edits that the manifest decided on, remove leftovers; say if it has to change."""
     changed = bool(manifest.swaps or manifest.removed)
     for segment_id, base in manifest.swaps.items():

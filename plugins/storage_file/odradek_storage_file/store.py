@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import secrets
@@ -32,6 +31,7 @@ from odradek_storage_file import layout
 from odradek_storage_file.bridge import GroupCommit, in_thread
 from odradek_storage_file.files import OpenFiles
 from odradek_storage_file.indexes import INDEX_INTERVAL
+from odradek_storage_file.lock import DirectoryLock
 from odradek_storage_file.ops import NO_SPACE, Ops, write_atomically
 from odradek_storage_file.partition import SEGMENT_BYTES, Partition
 from odradek_storage_file.probe import probe
@@ -343,28 +343,6 @@ def root_of(url: str) -> str:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or path[:1] != "/":
         raise Unsafe(f"{url} does not name a directory: write file:///absolute/path")
     return path.rstrip("/") or "/"
-
-
-class DirectoryLock:
-    """Keeps a second process out of a directory; the kernel gives it back when we die."""
-
-    def __init__(self, root: str) -> None:
-        """Raises Unavailable, naming the process that has it."""
-        self._fd = os.open(f"{root}/{layout.LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._fd)
-            raise Unavailable(
-                f"{root} is in use by process {holder}; stop it first, or use another directory"
-            ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Let others in."""
-        os.close(self._fd)
 
 
 @asynccontextmanager

@@ -1,0 +1,272 @@
+"""For an operator: make a damaged partition one that opens. Nothing is ever deleted.
+
+What a repair takes out of a log is moved to `quarantine/` below the root.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Literal
+
+from attrs import define, field
+
+from odradek.contracts.storage import (
+    BatchMeta,
+    Corrupt,
+    EpochStart,
+    OutOfRange,
+    PartitionKey,
+    crc32c,
+)
+from odradek.errors import CorruptBatch
+from odradek_storage_file import layout
+from odradek_storage_file.edits import truncate_files
+from odradek_storage_file.indexes import IndexBuilder
+from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
+from odradek_storage_file.lock import DirectoryLock
+from odradek_storage_file.ops import Ops, write_all
+from odradek_storage_file.recovery import (
+    finish_edits,
+    read_file,
+    read_manifest,
+    read_range,
+    write_manifest,
+)
+from odradek_storage_file.verify import WINDOW, Finding, segment_bases, walk_segment
+
+__all__ = ["RepairReport", "repair"]
+
+
+@define
+class RepairReport:
+    """What `repair` did, in words, and where it put what it took out (None if nothing)."""
+
+    key: PartitionKey
+    actions: list[str] = field(factory=list)
+    quarantine: str | None = None
+
+
+@define
+class _Kept:
+    """What is good of one segment file."""
+
+    base: int
+    ranges: list[tuple[int, int]] = field(factory=list)
+    metas: list[BatchMeta] = field(factory=list)
+    whole: bool = True
+    end: int = 0
+
+
+def repair(root: str, key: PartitionKey, *, how: Literal["cut", "skip"] = "cut") -> RepairReport:
+    """Make a partition one that opens, and say what was done.
+
+    `cut` ends the log before the first damaged byte, as a replica does that will fetch the rest
+    again. `skip` leaves out what is damaged and keeps every valid batch after it: for the only
+    copy; offsets then have a gap. Files that lose bytes are moved whole to `quarantine/`, and
+    written anew from their good parts. Indexes are rebuilt; a manifest that cannot be read is made
+    from the segments, and then the log starts at the first of them and blobs are lost.
+
+    Raises Unavailable while another process has the directory, OutOfRange if there is no such
+    partition, OSError.
+    """
+    ops = Ops()
+    path = f"{root}/{layout.directory_name(key)}"
+    if not os.path.isdir(path):
+        raise OutOfRange(f"there is no log of {key} in {root}")
+    lock = DirectoryLock(root)
+    try:
+        return _Repair(ops, root, path, key, how).run()
+    finally:
+        lock.release()
+
+
+class _Repair:
+    def __init__(self, ops: Ops, root: str, path: str, key: PartitionKey, how: str) -> None:
+        self.ops = ops
+        self.path = path
+        self.how = how
+        self.report = RepairReport(key)
+        self._recovery_points: dict[int, int] = {}
+        self._aside = (
+            f"{root}/{layout.QUARANTINE}/{layout.directory_name(key)}.{time.time_ns() // 1_000_000}"
+        )
+
+    def run(self) -> RepairReport:
+        key = self.report.key
+        try:
+            manifest: Manifest | None = read_manifest(self.ops, self.path, key)
+        except (Corrupt, FileNotFoundError) as error:
+            self._did(f"made a manifest from the segments: {error}")
+            manifest = None
+        known = {}
+        if manifest is not None:
+            self._finish(manifest)
+            known = {entry.base: entry for entry in manifest.sealed}
+            self._recovery_points[manifest.active.base] = manifest.active.end
+        kept = self._segments(known)
+        new = self._manifest(manifest, kept, known)
+        self._blobs(manifest, new)
+        if os.path.exists(f"{self.path}/{layout.MANIFEST}") and manifest is None:
+            self._set_aside(layout.MANIFEST)
+        write_manifest(self.ops, self.path, new)
+        self.ops.remove(f"{os.path.dirname(self.path)}/{layout.CLEAN_MARKER}")
+        return self.report
+
+    def _finish(self, manifest: Manifest) -> None:
+        """Finish an edit that a crash interrupted, as far as the damage lets it."""
+        finish_edits(self.ops, self.path, manifest, set(os.listdir(self.path)))
+        if manifest.truncate_to is not None:
+            offset = manifest.truncate_to
+            try:
+                truncate_files(self.ops, self.path, manifest, {})
+            except CorruptBatch as error:
+                self._did(f"could not finish a truncation to {offset}: {error.detail}")
+
+    def _did(self, text: str) -> None:
+        self.report.actions.append(text)
+
+    def _set_aside(self, name: str) -> None:
+        os.makedirs(self._aside, exist_ok=True)
+        self.report.quarantine = self._aside
+        self.ops.rename(f"{self.path}/{name}", f"{self._aside}/{name}")
+        self.ops.sync_directory(self._aside)
+
+    def _segments(self, known: dict[int, SealedEntry]) -> list[_Kept]:
+        """Check every segment; rewrite or move those that are damaged."""
+        kept: list[_Kept] = []
+        end = 0
+        cut = False
+        for base in sorted({*segment_bases(self.path), *known}):
+            name = f"{layout.stem(base)}.log"
+            if not os.path.exists(f"{self.path}/{name}"):
+                self._did(f"{name} is missing: offsets {base} to {known[base].end - 1} are gone")
+                cut = cut or self.how == "cut"
+                continue
+            if cut:
+                self._set_aside(name)
+                self._did(f"moved {name}, which follows the damage, to {self._aside}")
+                continue
+            found = self._good_parts(base, end)
+            due = known[base].end if base in known else self._recovery_points.get(base, 0)
+            if not found.whole:
+                self._rewrite(name, found)
+            elif found.end < due:
+                self._did(f"{name} is short: offsets {found.end} to {due - 1} are gone")
+            cut = self.how == "cut" and (not found.whole or found.end < due)
+            if not found.metas and base in known:
+                self._set_aside(name)
+                continue
+            end = found.end
+            kept.append(found)
+        return kept
+
+    def _good_parts(self, base: int, end: int) -> _Kept:
+        file = f"{self.path}/{layout.stem(base)}.log"
+        kept = _Kept(base, end=max(base, end))
+        fd = self.ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for each in walk_segment(self.ops, fd, file, os.fstat(fd).st_size):
+                if isinstance(each, Finding) or each.meta.base_offset < kept.end:
+                    kept.whole = False
+                    self._did(str(each) if isinstance(each, Finding) else f"{file}: old offsets")
+                    if self.how == "cut":
+                        break
+                    continue
+                start, stop = each.position, each.position + each.meta.size
+                if kept.ranges and kept.ranges[-1][1] == start:
+                    start = kept.ranges.pop()[0]
+                kept.ranges.append((start, stop))
+                kept.metas.append(each.meta)
+                kept.end = each.meta.last_offset + 1
+        finally:
+            self.ops.close(fd)
+        return kept
+
+    def _rewrite(self, name: str, kept: _Kept) -> None:
+        """Put the good parts in place of a damaged file, which is moved aside."""
+        ops = self.ops
+        file = f"{self.path}/{name}"
+        source = ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        target = ops.open(f"{file}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            size = 0
+            for start, stop in kept.ranges:
+                for at in range(start, stop, WINDOW):
+                    data = read_range(ops, source, at, min(WINDOW, stop - at))
+                    size += write_all(ops, target, [data], size)
+            ops.fsync(target)
+        finally:
+            ops.close(source)
+            ops.close(target)
+        self._set_aside(name)
+        ops.rename(f"{file}.tmp", file)
+        ops.sync_directory(self.path)
+        self._did(f"kept {size} bytes of {name}, up to offset {kept.end}, and the whole aside")
+
+    def _manifest(
+        self, old: Manifest | None, kept: list[_Kept], known: dict[int, SealedEntry]
+    ) -> Manifest:
+        new = Manifest(str(self.report.key))
+        if old is not None:
+            new.next_id, new.next_file = old.next_id, old.next_file
+            new.log_start = old.log_start
+        elif kept:
+            new.log_start = kept[0].base
+        ids = {base: entry.id for base, entry in known.items()}
+        if old is not None:
+            ids[old.active.base] = old.active.id
+        now = time.time_ns() // 1_000_000
+        for i, each in enumerate(kept):
+            if each.base not in ids:
+                ids[each.base] = 2 * new.next_id
+                new.next_id += 1
+            builder = IndexBuilder(each.base)
+            position = 0
+            for meta in each.metas:
+                builder.note(meta, position)
+                position += meta.size
+                if not new.epochs or meta.leader_epoch > new.epochs[-1].epoch:
+                    new.epochs.append(EpochStart(meta.leader_epoch, meta.base_offset))
+            last = i == len(kept) - 1 and (each.base not in known)
+            if not last:
+                builder.seal()
+            builder.flush(self.ops, f"{self.path}/{layout.stem(each.base)}", cut=True)
+            created = known[each.base].created_ms if each.base in known else now
+            if last:
+                new.active = ActiveEntry(
+                    ids[each.base], each.base, each.end, position, created, builder.state()
+                )
+            else:
+                new.sealed.append(
+                    SealedEntry(
+                        ids[each.base],
+                        each.base,
+                        each.end,
+                        position,
+                        builder.max_timestamp,
+                        builder.max_timestamp_offset,
+                        created,
+                        builder.rows,
+                        builder.crc,
+                    )
+                )
+        if not kept or kept[-1].base in known:  # the active segment went: begin a new one
+            end = max(kept[-1].end if kept else 0, new.log_start)
+            state = IndexBuilder(end).state()
+            new.active = ActiveEntry(2 * new.next_id, end, end, 0, now, state)
+            new.next_id += 1
+        return new
+
+    def _blobs(self, old: Manifest | None, new: Manifest) -> None:
+        for name, (number, size, crc) in (old.blobs if old else {}).items():
+            try:
+                data = read_file(self.ops, f"{self.path}/{layout.blob_name(number)}")
+            except FileNotFoundError:
+                data = b""
+            if len(data) == size and crc32c(data) == crc:
+                new.blobs[name] = (number, size, crc)
+                continue
+            self._did(f"gave up blob {name!r}, which is missing or damaged")
+            if data:
+                self._set_aside(layout.blob_name(number))
