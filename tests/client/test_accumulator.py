@@ -18,9 +18,8 @@ def accumulator(**settings: object) -> Accumulator:
 
 def add(to: Accumulator, count: int = 1, *, partition: TopicPartition = P0, now: float = 0.0,
         size: int = 10) -> ProducerBatch:  # fmt: skip
-    for _ in range(count):
-        batch = to.append(partition, 1, None, b"x" * size, (), now)
-    return batch
+    batches = [to.append(partition, 1, None, b"x" * size, (), now) for _ in range(count)]
+    return batches[-1]
 
 
 def take(of: Accumulator, now: float = 10.0, identity: Identity = ME) -> list[ProducerBatch]:

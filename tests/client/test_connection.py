@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from odradek.client.connection import BrokerConnection
+from odradek.client.connection import BrokerConnection, Pending
 from odradek.client.errors import ClientClosed, Disconnected, NotOffered, RequestTimedOut
 from odradek.client.frames import FrameReader
 from odradek.client.settings import ClientSettings
@@ -204,7 +204,9 @@ async def test_connection_ends_at_an_answer_that_makes_no_sense(harm: str) -> No
 async def test_connection_returns_from_left_when_a_request_without_answer_has_gone() -> None:
     async with connected() as (connection, peer):
         for _ in range(5):  # more than may be unanswered
-            pending = await connection.submit(ProduceRequest(acks=0), None)
+            pending: Pending[ProduceResponse] = await connection.submit(
+                ProduceRequest(acks=0), None
+            )
             await pending.left()
         for _ in range(5):
             _, request = await peer.request()

@@ -1,7 +1,5 @@
 """The producer against a real broker: order, acknowledgement, retries without duplicates."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,16 +31,6 @@ from odradek.errors import ErrorCode, KafkaError
 from odradek.record import CompressionType
 
 QUICK = ClientSettings(retry_backoff=0.01, retry_backoff_max=0.05)
-
-
-def flaky() -> Any:
-    """The module beside this one: test folders are no packages."""
-    spec = spec_from_file_location("flaky", Path(__file__).with_name("flaky.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 async def read(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
@@ -230,11 +218,11 @@ async def test_producer_fails_what_is_on_its_way_when_its_body_fails(cluster: Cl
         await producers[0].send("t", b"y")
 
 
-async def test_producer_writes_each_record_once_though_answers_get_lost(broker: Broker) -> None:
+async def test_producer_writes_each_record_once_though_answers_get_lost(
+    broker: Broker, network: Any
+) -> None:
     (url,) = broker.urls.values()
-    if not url.startswith("memory"):
-        pytest.skip("the network fails in memory")
-    network = flaky().FlakyTransport(lambda answers: answers > 8 and answers % 5 == 0)
+    network.lose = lambda answers: answers > 8 and answers % 5 == 0
     settings = ProducerSettings(batch_bytes=2_000, linger=0.0)
     async with open_cluster(url, QUICK, transport=network) as cluster:
         await Admin(cluster).create_topic(NewTopic(name="t", partitions=2))
@@ -249,11 +237,8 @@ async def test_producer_writes_each_record_once_though_answers_get_lost(broker: 
         assert values == list(range(partition, 3000, 2))
 
 
-async def test_producer_gives_up_after_the_delivery_timeout(broker: Broker) -> None:
+async def test_producer_gives_up_after_the_delivery_timeout(broker: Broker, network: Any) -> None:
     (url,) = broker.urls.values()
-    if not url.startswith("memory"):
-        pytest.skip("the network fails in memory")
-    network = flaky().FlakyTransport(lambda _: False)
     settings = ProducerSettings(delivery_timeout=0.2)
     async with open_cluster(url, QUICK, transport=network) as cluster:
         async with open_producer(cluster, settings) as producer:

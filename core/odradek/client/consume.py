@@ -151,7 +151,8 @@ async def open_reader(
     `until_end`: iteration ends where the partitions end now. `reset`: where to go on (EARLIEST
     or LATEST) when a position is not in the log, or None: then OFFSET_OUT_OF_RANGE is raised.
 
-    Raises what `list_offsets` raises.
+    Raises KafkaError for a topic or partition that does not exist, and what `list_offsets`
+    raises.
     """
     positions = await _positions(cluster, assignment, until_end)
     async with background_tasks() as nursery:
@@ -166,8 +167,13 @@ async def open_reader(
 async def _positions(
     cluster: Cluster, assignment: Mapping[TopicPartition, Start], until_end: bool
 ) -> list[Position]:
-    for topic in sorted({partition.topic for partition in assignment}):
-        await cluster.topic(topic)
+    for partition in sorted(assignment):
+        topic = await cluster.topic(partition.topic)
+        if not 0 <= partition.partition < len(topic.partitions):
+            detail = f"topic {topic.name!r} has {len(topic.partitions)} partitions"
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition}: {detail}"
+            )
     times = {
         partition: EARLIEST if start.timestamp is None else start.timestamp
         for partition, start in assignment.items()
