@@ -95,6 +95,20 @@ def test_structure_reports_what_is_missing_with_its_meaning() -> None:
         structure(Door, {}, "here")
 
 
+def test_structure_reports_what_the_class_checks_itself() -> None:
+    @attrs.frozen(kw_only=True)
+    class Range:
+        low: int = setting(0, doc="From.")
+        high: int = setting(9, doc="To.")
+
+        def __attrs_post_init__(self) -> None:
+            if self.low > self.high:
+                raise ValueError("low is above high")
+
+    with pytest.raises(ConfigError, match="here: low is above high"):
+        structure(Range, {"low": 10}, "here")
+
+
 def test_bounds_hold_when_the_class_is_built_directly() -> None:
     with pytest.raises(ValueError, match="heat_c: 301 is more than 300"):
         Oven(heat_c=301)

@@ -194,7 +194,8 @@ def structure(
     """Build `cls` from a table of plain values, as TOML gives them, and from fields `given`.
 
     Raises ConfigError with every problem found: unknown keys (with the nearest valid name),
-    missing ones, wrong types, values out of bounds. `place` starts each line.
+    missing ones, wrong types, values out of bounds, and a ValueError of the class's own.
+    `place` starts each line.
     """
     declared = settings_of(cls)
     problems: list[str] = []
@@ -219,7 +220,10 @@ def structure(
     ]
     if problems:
         raise ConfigError(problems)
-    return cls(**values, **(given or {}))
+    try:
+        return cls(**values, **(given or {}))
+    except ValueError as error:  # what the class checks over several of its fields
+        raise ConfigError([f"{place}: {error}"]) from None
 
 
 class _WrongType(Exception):
