@@ -115,6 +115,7 @@ def serve(
             _announce(broker, config, time.perf_counter() - started)
             if ready_fd is not None:
                 _tell_ready(broker, ready_fd)
+            _collect_less_often()
             await trio.sleep_forever()
 
     code = run_async(body, stopped=ExitCode.OK)
@@ -129,6 +130,20 @@ def _check_fd(fd: int) -> None:
         raise CommandFailed(
             f"--ready-fd {fd}: that file descriptor is not open", code=ExitCode.USAGE
         ) from None
+
+
+def _collect_less_often() -> None:
+    """Keep the cyclic garbage collector out of the path of small requests.
+
+    Each request makes some twenty objects that reference counting frees; Python's default of a
+    collection per 700 allocations walks them, and everything that is alive, for nothing: about 3
+    of 26 microseconds per single-message request. What the start has made never goes away.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def _raise_file_limit() -> None:
