@@ -82,7 +82,10 @@ class Broker:
         self.hosting = hosting
         self.bound = tuple(bound)
         self.host = host
-        self.budget = Budget(config.limits.in_flight_bytes)
+        # Two, because responses being sent must never wait for requests to make room: a
+        # connection may hold a request's buffer until its responses are gone.
+        self.request_budget = Budget(config.limits.in_flight_bytes // 2)
+        self.response_budget = Budget(config.limits.in_flight_bytes // 2)
         self.producer_ids = ProducerIds(coordinator)
         self.server = Server(self, config.limits)
 

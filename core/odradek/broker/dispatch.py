@@ -104,7 +104,8 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     request = decode_request(header, frame)
     response = known[3](caller, request, version)
     if known[2]:
-        response = await response
+        with caller.undisturbed():
+            response = await response
     if response is None:
         return None
     if isinstance(response, Message):
@@ -114,7 +115,7 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
 
 
 def _refuse(caller: Caller, key: int, version: int, correlation_id: int) -> list[Any]:
-    """Answer what can be answered: ApiVersions, and Produce below its served versions.
+    """Answer ApiVersions; all else cannot be answered, and raises UnsupportedVersion.
 
     KIP-511: a client that starts with a version of ApiVersions that is too new gets version 0
     of the response, with the error, and starts again with what the response says.

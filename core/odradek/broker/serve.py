@@ -13,16 +13,17 @@ and the store has consumed them when the handler returns.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
-from collections.abc import Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
 from odradek.broker.dispatch import answer
 from odradek.broker.tasks import open_tasks
-from odradek.broker.waiting import Outstanding
+from odradek.broker.waiting import HangUp, Outstanding
 from odradek.config import Limits
 from odradek.contracts.storage import DataRef
 from odradek.contracts.transport import (
@@ -61,10 +62,21 @@ FRAMES_PER_TURN = 64
 QUEUE_LIMIT = 1024
 """Responses that may wait for each other on one connection before it is read no further."""
 
+QUEUE_BYTES = 1024 * 1024
+"""Memory that those responses may take before the connection is read no further: one more, at
+most, is made behind it."""
+
 SEND_BATCH = 256 * 1024
 """Bytes of responses gathered before they are sent."""
 
+BUFFER_LINGER = 1.0
+"""Seconds that a large buffer is kept, and counted, for the next request to come."""
+
 DRAIN_TIMEOUT = 2.0
+"""Seconds that a client may take, at the end, to accept the responses it is owed."""
+
+HANDLER_TIMEOUT = 5.0
+"""Seconds that a request may still take, at the end, before it is given up."""
 
 
 class Caller:
@@ -73,7 +85,10 @@ class Caller:
     `client_id` is what the newest request said; it is never trusted with anything.
     """
 
-    __slots__ = ("broker", "client_id", "listener", "peer", "principal")
+    __slots__ = ("broker", "client_id", "listener", "peer", "principal", "undisturbed")
+
+    undisturbed: Callable[[], AbstractContextManager[None]]
+    """Entered while a handler waits: see `_Session.undisturbed`."""
 
     def __init__(self, broker: Broker, listener: str, connection: Connection) -> None:
         self.broker = broker
@@ -117,7 +132,12 @@ class Server:
             session.drain()
 
     async def drained(self) -> None:
-        """Return when no connection is open any more; bounded by `DRAIN_TIMEOUT`."""
+        """Return when no connection is open any more; bounded by the timeouts above."""
+        with trio.move_on_after(HANDLER_TIMEOUT):
+            while self._open:
+                await self._closed_one.park()
+        for session in tuple(self._sessions):
+            session.give_up()
         while self._open:
             await self._closed_one.park()
 
@@ -132,16 +152,8 @@ class Server:
                 session.drain()
             try:
                 await session.run()
-            except (Closed, ConnectionLost) as error:
-                logger.debug("connection from %s ended: %s", connection.peer, error)
-            except (MalformedMessage, UnsupportedVersion) as error:
-                logger.warning("closing connection from %s: %s", connection.peer, error)
-            except OdradekError as error:
-                logger.error("closing connection from %s: %s", connection.peer, error)
-            except Exception:
-                # One request met a defect. Its client gets a closed connection, which every
-                # Kafka client retries; all others go on.
-                logger.exception("closing connection from %s after a defect", connection.peer)
+            except Exception as error:
+                _report(connection.peer, error)
             finally:
                 self._sessions.discard(session)
                 with trio.move_on_after(1, shield=True):
@@ -170,6 +182,22 @@ class Server:
             self._closed_one.unpark_all()
 
 
+def _report(peer: str, error: Exception) -> None:
+    """Say why a connection is closed: at a level, and in a detail, that the reason deserves."""
+    reasons = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    # Reader and writer may find out at the same time.
+    if all(isinstance(each, (Closed, ConnectionLost)) for each in reasons):
+        logger.debug("connection from %s ended: %s", peer, reasons[0])
+    elif all(isinstance(each, (MalformedMessage, UnsupportedVersion)) for each in reasons):
+        logger.warning("closing connection from %s: %s", peer, reasons[0])
+    elif all(isinstance(each, OdradekError) for each in reasons):
+        logger.error("closing connection from %s: %s", peer, error)
+    else:
+        # One request met a defect. Its client gets a closed connection, which every Kafka client
+        # retries; all others go on.
+        logger.error("closing connection from %s after a defect", peer, exc_info=error)
+
+
 def _host(peer: str) -> str:
     """The part of a peer's URL that limits per address count by."""
     host, colon, port = peer.rpartition(":")
@@ -181,33 +209,69 @@ class _Session:
 
     def __init__(self, caller: Caller, connection: Connection, limits: Limits) -> None:
         self._caller = caller
+        caller.undisturbed = self.undisturbed
         self._connection = connection
         self._limits = limits
-        self._budget = caller.broker.budget
+        self._budget = caller.broker.request_budget
+        self._response_budget = caller.broker.response_budget
         self._queue: deque[list[WirePart] | Outstanding] = deque()
+        self._held = 0  # bytes that the entries of the queue take, as far as they are large
         self._more = trio.lowlevel.ParkingLot()
         self._less = trio.lowlevel.ParkingLot()
+        self._all = trio.CancelScope()
         self._reading = trio.CancelScope()
+        self._arrival = trio.CancelScope()
+        self._draining = False
+        self._handling = False
+        self._sending = False
         self._ended = False
         self._written = trio.Event()
         self._reserved = 0
+        # The receive buffer, filled from `start` to `fill`, while nothing is being received.
+        self._view = memoryview(bytearray(SMALL_BUFFER))
+        self._start = self._fill = 0
 
     def drain(self) -> None:
-        """Stop reading; `run` returns when the queue is answered."""
-        self._reading.cancel()
+        """Read no further; `run` returns when what was read is answered."""
+        self._draining = True
+        if not self._handling:
+            self._reading.cancel()
+        for entry in self._queue:
+            if isinstance(entry, Outstanding):
+                entry.pending.hurry()
+
+    def give_up(self) -> None:
+        """End at once, whatever is unanswered."""
+        self._all.cancel()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """While a handler waits, its client need not send, and `drain` lets it finish."""
+        self._arrival.deadline = math.inf
+        self._handling = True
+        try:
+            yield
+        finally:
+            self._handling = False
+            if self._draining:
+                self._reading.cancel()
 
     async def run(self) -> None:
         """Serve until the peer ends the stream, breaks a rule, or `drain`."""
         try:
-            async with open_tasks() as tasks:
-                tasks.start_soon(self._write)
-                with self._reading:
-                    await self._read()
-                    return  # the peer has ended: nobody is there to read responses
-                self._ended = True
-                self._more.unpark_all()
-                with trio.move_on_after(DRAIN_TIMEOUT):
-                    await self._written.wait()
+            with self._all:
+                async with open_tasks() as tasks:
+                    tasks.start_soon(self._write)
+                    with self._reading:
+                        try:
+                            await self._read()
+                            return  # the peer has ended: nobody is there to read responses
+                        except HangUp as reason:
+                            logger.info("closing connection from %s: %s", self._caller.peer, reason)
+                    self._ended = True
+                    self._more.unpark_all()
+                    with trio.move_on_after(DRAIN_TIMEOUT):
+                        await self._written.wait()
         finally:
             if self._reserved:
                 self._budget.give(self._reserved)
@@ -215,15 +279,34 @@ class _Session:
     # -- requests ----------------------------------------------------------------------------
 
     async def _read(self) -> None:
+        """Receive and dispatch until the peer ends the stream, or takes too long."""
+        limits = self._limits
+        deadline = trio.current_time() + limits.handshake_timeout_s
+        while True:
+            with trio.CancelScope(deadline=deadline) as self._arrival:
+                await self._receive()
+                return
+            if self._start != self._fill:
+                reason = f"a request took longer than {limits.request_timeout_s} s to arrive"
+                break
+            if self._reserved:
+                self._budget.give(self._reserved)
+                self._reserved = 0
+                self._view = memoryview(bytearray(PLAIN_BUFFER))
+            elif not self._queue and not self._sending:
+                reason = "it was idle for too long"
+                break
+            deadline = trio.current_time() + limits.idle_timeout_s
+        logger.info("closing connection from %s: %s", self._caller.peer, reason)
+
+    async def _receive(self) -> None:
         limits = self._limits
         receive = self._connection.receive_into
-        view = memoryview(bytearray(SMALL_BUFFER))
-        start = fill = 0
+        arrival = self._arrival
+        view, start, fill = self._view, self._start, self._fill
         want = 0  # bytes of the frame at `start`, as far as known
-        started = trio.current_time()
-        deadline = started + limits.handshake_timeout_s
-        scope = trio.CancelScope(deadline=deadline)
-        with scope:
+        timed = False  # whether the deadline is already that of the frame at `start`
+        try:
             while True:
                 # A long frame is received to its end and no further: the next one then starts
                 # at the front of the buffer, and large batches are never moved.
@@ -238,38 +321,36 @@ class _Session:
                     if frame_end > fill:
                         want = frame_end - start
                         break
-                    await self._request(view[start + SIZE : frame_end])
+                    frame = view[start + SIZE : frame_end]
                     start = frame_end
+                    timed = False
+                    await self._request(frame)
+                    if self._held > QUEUE_BYTES or len(self._queue) >= QUEUE_LIMIT:
+                        arrival.deadline = math.inf  # it is ours to be quicker now
+                        await self._wait_for_queue()
                     turn += 1
                     if turn == FRAMES_PER_TURN:
                         turn = 0
-                        if len(self._queue) >= QUEUE_LIMIT:
-                            scope.deadline = float("inf")  # it is ours to be quicker now
-                            await self._wait_for_queue()
+                        arrival.deadline = math.inf
                         await trio.lowlevel.checkpoint()
-                if len(self._queue) >= QUEUE_LIMIT:
-                    scope.deadline = float("inf")
-                    await self._wait_for_queue()
                 if start == fill:
                     start = fill = 0
-                    scope.deadline = trio.current_time() + limits.idle_timeout_s
-                    view = self._shrink(view)
-                else:
-                    if count == fill - start or scope.deadline > trio.current_time() + (
-                        limits.request_timeout_s
-                    ):
-                        scope.deadline = trio.current_time() + limits.request_timeout_s
-                    if start + want > len(view) or fill == len(view):
-                        view = await self._make_room(view, start, fill, want)
-                        fill -= start
-                        start = 0
-        logger.info(
-            "closing connection from %s: %s",
-            self._caller.peer,
-            f"a request took longer than {limits.request_timeout_s} s to arrive"
-            if start != fill
-            else "it was idle for too long",
-        )
+                    idle = BUFFER_LINGER if self._reserved else limits.idle_timeout_s
+                    arrival.deadline = trio.current_time() + idle
+                    if self._reserved and self._budget.contended:
+                        self._budget.give(self._reserved)
+                        self._reserved = 0
+                        view = memoryview(bytearray(PLAIN_BUFFER))
+                    continue
+                if not timed:
+                    timed = True
+                    arrival.deadline = trio.current_time() + limits.request_timeout_s
+                if start + want > len(view) or fill == len(view):
+                    view = await self._make_room(view, start, fill, want)
+                    fill -= start
+                    start = 0
+        finally:
+            self._view, self._start, self._fill = view, start, fill
 
     async def _make_room(self, view: memoryview, start: int, fill: int, want: int) -> memoryview:
         """Move the unfinished frame to the front, of a larger buffer if it needs one.
@@ -286,30 +367,29 @@ class _Session:
             if self._reserved:
                 self._budget.give(self._reserved)
                 self._reserved = 0
+            # The client is not to blame for the wait, but has what is left of its time after it.
+            began = trio.current_time()
+            deadline, self._arrival.deadline = self._arrival.deadline, math.inf
             await self._budget.take(want)
+            self._arrival.deadline = deadline + trio.current_time() - began
             self._reserved = want
         larger = memoryview(bytearray(size))
         larger[:held] = view[start:fill]
         return larger
 
-    def _shrink(self, view: memoryview) -> memoryview:
-        """Between frames: give a large buffer back when memory is short."""
-        if self._reserved and self._budget.contended:
-            self._budget.give(self._reserved)
-            self._reserved = 0
-            return memoryview(bytearray(PLAIN_BUFFER))
-        return view
-
     async def _request(self, frame: memoryview) -> None:
         entry = await answer(self._caller, frame)
         if entry is None:
             return
+        self._held += _weight(entry)
+        if self._draining and type(entry) is Outstanding:
+            entry.pending.hurry()
         self._queue.append(entry)
         if self._more:
             self._more.unpark_all()
 
     async def _wait_for_queue(self) -> None:
-        while len(self._queue) >= QUEUE_LIMIT:
+        while len(self._queue) >= QUEUE_LIMIT or self._held > QUEUE_BYTES:
             await self._less.park()
 
     # -- responses ---------------------------------------------------------------------------
@@ -323,8 +403,10 @@ class _Session:
                     return
                 await self._more.park()
             parts, references = await self._gather()
+            self._sending = True
             await self._send(parts, references)
-            if self._less and len(queue) < QUEUE_LIMIT // 2:
+            self._sending = False
+            if self._less and len(queue) < QUEUE_LIMIT // 2 and self._held <= QUEUE_BYTES // 2:
                 self._less.unpark_all()
 
     async def _gather(self) -> tuple[list[WirePart], list[DataRef]]:
@@ -350,6 +432,7 @@ class _Session:
                 else:
                     encoded = entry  # type: ignore[assignment]  # the other kind of entry
                 queue.popleft()
+                self._held -= _weight(entry)
                 if len(encoded) == 1:
                     parts.append(encoded[0])
                     size += len(encoded[0])
@@ -372,13 +455,15 @@ class _Session:
                 out = [b"".join(parts)]  # type: ignore[arg-type]  # all of them are buffers
             else:
                 plain = self._connection.plain_files
+                if not plain:
+                    # All at once: who takes a part and waits for the rest would make others wait.
+                    size = sum(map(len, references))
+                    await self._response_budget.take(size)
+                    copied = size
                 for part in parts:
                     if not isinstance(part, DataRef):
                         out.append(part)  # type: ignore[arg-type]  # likewise
                         continue
-                    if not plain:
-                        await self._budget.take(len(part))
-                        copied += len(part)
                     out += _bytes_of(part, plain)
             with trio.move_on_after(self._limits.write_timeout_s) as scope:
                 await self._connection.send(out)
@@ -388,8 +473,15 @@ class _Session:
                 )
         finally:
             if copied:
-                self._budget.give(copied)
+                self._response_budget.give(copied)
             _close(references)
+
+
+def _weight(entry: list[WirePart] | Outstanding) -> int:
+    """Bytes that an entry of the queue takes, roughly."""
+    if type(entry) is Outstanding:
+        return entry.pending.weight
+    return sum(map(len, entry))  # type: ignore[arg-type]  # the other kind of entry
 
 
 def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:

@@ -12,16 +12,23 @@ from typing import NamedTuple
 import trio
 
 from odradek.contracts.storage import StorageError
+from odradek.errors import OdradekError
 from odradek.log.partition import PartitionLog
 from odradek.wire import Message
 
-__all__ = ["Advance", "Outstanding", "Pending", "committed", "wait_committed"]
+__all__ = ["Advance", "HangUp", "Outstanding", "Pending", "committed", "wait_committed"]
+
+
+class HangUp(OdradekError):
+    """A handler asks for the connection to be closed once all before it is answered."""
 
 
 class Pending(ABC):
-    """A response to come."""
+    """A response to come. `weight`: bytes that it takes while it waits, where they are many."""
 
     __slots__ = ()
+
+    weight = 0
 
     @abstractmethod
     def ready(self) -> bool:
@@ -30,6 +37,9 @@ class Pending(ABC):
     @abstractmethod
     async def wait(self) -> None:
         """Wait until the response can be built, or its time is up."""
+
+    def hurry(self) -> None:  # noqa: B027  # only who waits for others' doing can be hurried
+        """Be ready as soon as may be: the broker is about to end. Idempotent."""
 
     @abstractmethod
     async def finish(self) -> Message:

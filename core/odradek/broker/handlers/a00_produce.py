@@ -3,25 +3,24 @@
 Each partition's batch is validated as Kafka's LogValidator does, given its offset in the
 receive buffer, and handed to the store before this returns. The response waits: for acks=1 and
 acks=all until the batch is committed (with one replica the same thing: on this disk, as safely
-as `durability` says); for acks=0 there is none. A batch that the log has already, by producer
-id and sequence, is answered with the offset of the original.
+as `durability` says); for acks=0 there is none, and an error closes the connection. A batch that
+the log has already, by producer id and sequence, is answered with the offset of the original.
 
-Left out: transactions (INVALID_TXN_STATE
-until they come), the leader hints of version 10, and record_errors, because
-batches are checked as wholes.
+Left out: transactions (INVALID_TXN_STATE until they come), the leader hints of version 10, and
+record_errors, because batches are checked as wholes.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.waiting import Pending, committed, wait_committed
-from odradek.contracts.storage import StorageError
+from odradek.broker.waiting import HangUp, Pending, committed, wait_committed
+from odradek.contracts.storage import Fenced, StorageError
 from odradek.errors import ErrorCode, KafkaError
 from odradek.record import validate
+from odradek.record.batch import TRANSACTIONAL
 from odradek.wire import Message
 from odradek.wire.api.a00_produce import (
     PartitionProduceData,
@@ -32,13 +31,17 @@ from odradek.wire.api.a00_produce import (
 )
 
 if TYPE_CHECKING:
+    from odradek.broker.broker import Broker
     from odradek.broker.hosting import HostedTopic
     from odradek.broker.serve import Caller
     from odradek.log.partition import PartitionLog
 
 __all__ = ["handle"]
 
-logger = logging.getLogger(__name__)
+ALL = -1
+
+RESULT_BYTES = 400
+"""Memory that one result takes while it waits, about."""
 
 ZSTD_FROM = 7
 TOPIC_IDS_FROM = 13
@@ -47,7 +50,7 @@ TOPIC_IDS_FROM = 13
 class PendingProduce(Pending):
     """A response that waits until everything that was appended is committed."""
 
-    __slots__ = ("_appended", "_response", "_timeout", "_waits")
+    __slots__ = ("_appended", "_response", "_timeout", "_waits", "weight")
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class PendingProduce(Pending):
         self._waits = waits
         self._appended = appended
         self._timeout = timeout
+        self.weight = RESULT_BYTES * len(waits)
 
     def ready(self) -> bool:
         """Whether every batch is committed, or known not to be."""
@@ -109,7 +113,7 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
                 assert failure is not None
                 _fail(result, failure.code, failure.detail)
                 continue
-            log, end_offset = _append(hosted, partition, result, now_ms, version)
+            log, end_offset = _append(broker, hosted, partition, result, now_ms, version, acks)
             if log is not None:
                 waits.append((log, end_offset))
                 appended.append(result)
@@ -119,12 +123,12 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
             )
         )
     if acks == 0:
-        _log_unacknowledged(caller, topics)
+        _hang_up_after_errors(topics)
         return None
     response = ProduceResponse(responses=topics)
     if not waits:
         return response
-    timeout = min(request.timeout_ms, broker.config.limits.wait_max_ms) / 1000
+    timeout = min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
     return PendingProduce(response, waits, appended, timeout)
 
 
@@ -137,15 +141,19 @@ def _refusal(request: ProduceRequest) -> KafkaError | None:
 
 
 def _append(
+    broker: Broker,
     hosted: HostedTopic,
     partition: PartitionProduceData,
     result: PartitionProduceResponse,
     now_ms: int,
     version: int,
+    acks: int,
 ) -> tuple[PartitionLog | None, int]:
     """Append one partition's batch; what went wrong goes into `result`."""
     try:
         log = hosted.log(partition.index)
+        if acks == ALL and hosted.settings.min_insync_replicas > 1:
+            _check_insync(broker, hosted, log)
         records = partition.records
         validated = validate(
             memoryview(b"") if records is None else records,  # type: ignore[arg-type]  # decoded: a view
@@ -153,11 +161,16 @@ def _append(
             now_ms,
             zstd_allowed=version >= ZSTD_FROM,
         )
+        if validated.meta.attributes & TRANSACTIONAL:
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered")
         if validated.meta.size > hosted.settings.segment_bytes:
             raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
         done = log.append(validated.meta, validated.buffer, now_ms)
     except KafkaError as error:
         _fail(result, error.code, error.detail)
+        return None, -1
+    except Fenced as error:
+        _fail(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
         return None, -1
     except StorageError as error:
         _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
@@ -168,6 +181,17 @@ def _append(
     return log, done.end_offset
 
 
+def _check_insync(broker: Broker, hosted: HostedTopic, log: PartitionLog) -> None:
+    """Refuse acks=all where too few replicas are in sync to keep its promise."""
+    state = broker.image.partitions.get(log.key)
+    insync = len(state.isr) if state is not None else 0
+    if insync < hosted.settings.min_insync_replicas:
+        raise KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{insync} of min.insync.replicas = {hosted.settings.min_insync_replicas} are in sync",
+        )
+
+
 def _fail(result: PartitionProduceResponse, code: ErrorCode, detail: str) -> None:
     result.error_code = code
     result.error_message = detail or code.text
@@ -175,15 +199,17 @@ def _fail(result: PartitionProduceResponse, code: ErrorCode, detail: str) -> Non
     result.log_append_time_ms = -1
 
 
-def _log_unacknowledged(caller: Caller, topics: list[TopicProduceResponse]) -> None:
-    """acks=0: the producer asked not to hear of errors, so the operator does."""
+def _hang_up_after_errors(topics: list[TopicProduceResponse]) -> None:
+    """acks=0: there is no response to say so in, so the connection is closed, as by Kafka.
+
+    The client then asks who leads the partition, and the operator finds the reason in the log.
+    """
     for topic in topics:
         for result in topic.partition_responses:
             if result.error_code:
-                logger.info(
-                    "%s lost a batch for %s-%d, sent with acks=0: %s",
-                    caller.peer,
-                    topic.name or topic.topic_id,
-                    result.index,
-                    result.error_message,
+                # What the client called the topic may be anything: cut it and escape it.
+                name = repr(topic.name[:80]) if topic.name else str(topic.topic_id)
+                raise HangUp(
+                    f"a batch for partition {result.index} of {name}, sent with acks=0, is lost: "
+                    f"{result.error_message}"
                 )

@@ -12,6 +12,7 @@ read_committed equals read_uncommitted until there are transactions.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import trio
@@ -38,14 +39,30 @@ if TYPE_CHECKING:
 __all__ = ["handle"]
 
 TOPIC_IDS_FROM = 13
+
+FULL = 0
+FINAL = -1
+"""Epochs of a fetch session that ask for a full response: to open one, or to close it."""
+
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """A client may ask for 2 GiB; it gets the rest with its next fetch."""
+
+PARTITION_BYTES = 300
+"""Memory that a waiting request takes for each of its partitions, about."""
 
 
 class PendingFetch(Pending):
     """A fetch that waits for enough to read, and reads when its turn has come."""
 
-    __slots__ = ("_broker", "_deadline", "_min_bytes", "_request", "_version")
+    __slots__ = (
+        "_broker",
+        "_deadline",
+        "_min_bytes",
+        "_request",
+        "_version",
+        "_waiting",
+        "weight",
+    )
 
     def __init__(self, broker: Broker, request: FetchRequest, version: int) -> None:
         self._broker = broker
@@ -54,6 +71,14 @@ class PendingFetch(Pending):
         self._min_bytes = request.min_bytes
         wait_ms = min(max(request.max_wait_ms, 0), broker.config.limits.wait_max_ms)
         self._deadline = trio.current_time() + wait_ms / 1000
+        self._waiting: trio.CancelScope | None = None
+        self.weight = PARTITION_BYTES * sum([len(topic.partitions) for topic in request.topics])
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        self._deadline = -math.inf
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def ready(self) -> bool:
         """Whether there is enough, or an error to tell."""
@@ -82,7 +107,7 @@ class PendingFetch(Pending):
             logs += [hosted.log(partition.partition) for partition in topic.partitions]
         advance = Advance(logs)
         try:
-            with trio.move_on_at(self._deadline):
+            with trio.move_on_at(self._deadline) as self._waiting:
                 while not self._enough():
                     await advance.wait()
         finally:
@@ -124,7 +149,9 @@ class PendingFetch(Pending):
                 limit = 0
             else:
                 limit = min(partition.partition_max_bytes, left)
-            read = await log.read(partition.fetch_offset, limit, at_least_one=not held)
+            read = await log.read(
+                partition.fetch_offset, limit, at_least_one=not held and diverging is None
+            )
         except KafkaError as error:
             result.error_code = error.code
             if log is not None and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -147,7 +174,7 @@ class PendingFetch(Pending):
 
 def handle(caller: Caller, request: FetchRequest, version: int) -> Message | Pending:
     """Answer when there is enough to read."""
-    if request.session_id != 0 and request.session_epoch != -1:
+    if request.session_epoch not in (FULL, FINAL):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     return PendingFetch(caller.broker, request, version)
 
@@ -171,6 +198,8 @@ def _diverging(log: PartitionLog, partition: FetchPartition) -> EpochEndOffset |
     if epoch < 0:
         return None
     found, end = log.epoch_end(epoch)
+    if found < 0:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)  # an epoch of the future: as in Kafka
     if found < epoch or end < partition.fetch_offset:
         return EpochEndOffset(epoch=found, end_offset=end)
     return None
