@@ -51,7 +51,7 @@ def shown(text: str, limit: int = 1000) -> str:
 
 def shown_url(url: str) -> str:
     """Return a URL without the password that may stand in it."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:***@", url)
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
 
 
 def size(value: float) -> str:
