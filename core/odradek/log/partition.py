@@ -189,7 +189,11 @@ class PartitionLog:
             base, last, size, self.leader_epoch, meta.attributes, meta.base_timestamp, timestamp,
             meta.producer_id, meta.producer_epoch, meta.base_sequence, meta.record_count,
         ))  # fmt: skip
-        ticket = self._writer.append(_new(Chunk, ((placed,), (buffer,))))
+        try:
+            ticket = self._writer.append(_new(Chunk, ((placed,), (buffer,))))
+        except Offline as error:
+            self.fail(error)
+            raise
         position = self._active_size
         index = self._active_index
         if (
