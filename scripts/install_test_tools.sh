@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Fetch the foreign Kafka clients that tests/interop runs: kcat by apt-get, the Java client and
-# Apache Kafka's own tools by Maven (tests/interop/java, once for each version in
-# ODRADEK_KAFKA_VERSIONS; the one in its pom.xml, if that is not set).
+# Apache Kafka's own tools by Maven (tests/interop/java, once for each version below).
 # What cannot be had is reported and its tests are skipped; with ODRADEK_REQUIRE_ALL=1 it is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 java=tests/interop/java
+kafka_versions=(3.9.2 4.3.1) # those that tests/interop/conftest.py asks for
 missing=()
 
 as_root() {
@@ -23,16 +23,25 @@ if ! command -v kcat >/dev/null && command -v apt-get >/dev/null; then
 fi
 command -v kcat >/dev/null || missing+=("kcat (apt-get install kcat)")
 
-default=$(sed -n 's|.*<kafka.version>\(.*\)</kafka.version>.*|\1|p' "$java/pom.xml")
-for version in ${ODRADEK_KAFKA_VERSIONS:-$default}; do
-    built=$java/target/$version
-    # Maven skips what is up to date only after it has started for some seconds
-    if [ ! -d "$built" ] || [ -n "$(find "$java/pom.xml" "$java/src" -newer "$built" -print -quit)" ]; then
+# Plain copies of the jars with the driver's classes beside them: a directory that is a classpath,
+# and nothing of Maven's left to start when the tests run.
+build() { # version, directory
+    mkdir -p "$2"
+    [ -e "$2/kafka-tools-$1.jar" ] ||
+        quietly mvn -q -B -f "$java/pom.xml" "-Dkafka.version=$1" \
+            dependency:copy-dependencies "-DoutputDirectory=$PWD/$2" || return 1
+    quietly javac --release 17 -cp "$2/*" -d "$2" "$java/Driver.java"
+}
+
+for version in "${kafka_versions[@]}"; do
+    built=.cache/kafka-$version
+    if [ ! -e "$built/Driver.class" ] || [ "$java/Driver.java" -nt "$built/Driver.class" ]; then
         if command -v javac >/dev/null && command -v mvn >/dev/null; then
-            quietly mvn -q -B -f "$java/pom.xml" "-Dkafka.version=$version" package && touch "$built" || true
+            build "$version" "$built" || rm -f "$built/Driver.class"
         fi
     fi
-    [ -d "$built" ] || missing+=("the Java client $version (a JDK, mvn, a way to Maven Central)")
+    [ -e "$built/Driver.class" ] ||
+        missing+=("the Java client $version (a JDK from 17, mvn, a way to Maven Central)")
 done
 
 if [ ${#missing[@]} -gt 0 ]; then
