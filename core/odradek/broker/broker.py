@@ -21,6 +21,7 @@ from odradek import plugins
 from odradek.broker.budget import Budget
 from odradek.broker.host import Host
 from odradek.broker.hosting import HostedTopic, Hosting
+from odradek.broker.membership import IdInUse, open_membership
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
 from odradek.broker.tasks import open_tasks
@@ -28,22 +29,16 @@ from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
 from odradek.config import Config, TopicSettings
-from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put, Session
+from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put
 from odradek.contracts.storage import SegmentStore
 from odradek.contracts.transport import Listener
-from odradek.errors import ErrorCode, KafkaError, OdradekError
+from odradek.errors import ErrorCode, KafkaError
 
-__all__ = ["Broker", "StartError", "open_broker"]
+__all__ = ["Broker", "IdInUse", "open_broker"]
 
 logger = logging.getLogger(__name__)
 
-SESSION_TTL = 10.0
-REGISTRATION_PATIENCE = 30.0
-"""Seconds to wait for an earlier life's registration of the same id to go away."""
-
-
-class StartError(OdradekError):
-    """The broker cannot start; the message says why and what to do."""
+GONE_CHECK_S = 1.0
 
 
 @frozen(slots=True)
@@ -154,8 +149,20 @@ class Broker:
         if validate_only:
             return TopicImage(name, topic_id, len(assignment), len(assignment[0]), configs or {})
         topic = await topics.create(self.coordinator, topic_id, name, assignment, configs or {})
-        await self.hosting.wait_for(lambda: topic.id in self.hosting.by_id)
+        leaders = [(number, replicas[0]) for number, replicas in enumerate(assignment)]
+        await self._wait_settled(topic, leaders)
         return topic
+
+    async def _wait_settled(self, topic: TopicImage, leaders: Sequence[tuple[int, int]]) -> None:
+        """Wait until this broker serves its part of a topic, or the topic is gone again."""
+        while True:
+            with trio.move_on_after(GONE_CHECK_S):
+                await self.hosting.wait_for(lambda: self.hosting.settled(topic, leaders))
+                return
+            # Nobody promises that the view saw a topic that lived for a moment.
+            entry = await self.coordinator.get(keys.topic_key(topic.name))
+            if entry is None or keys.topic_of(entry).id != topic.id:
+                return
 
     def assign(
         self, partitions: int, replication_factor: int, first: int = 0
@@ -206,27 +213,23 @@ class Broker:
         """Add partitions and wait until this broker serves its part of them."""
         self.check_assignment(assignment)
         await topics.add_partitions(self.coordinator, topic, assignment)
-        count = topic.partitions + len(assignment)
-        await self.hosting.wait_for(
-            lambda: (
-                (hosted := self.hosting.by_id.get(topic.id)) is None or len(hosted.logs) >= count
-            )
-        )
+        leaders = [
+            (number, replicas[0]) for number, replicas in enumerate(assignment, topic.partitions)
+        ]
+        await self._wait_settled(topic, leaders)
 
     async def set_configs(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Replace a topic's own settings and wait until they are in force here."""
+        """Replace a topic's own settings and wait until they are in force here.
+
+        Raises Conflict when the topic was changed since it was looked at.
+        """
         TopicSettings.parse(configs, self.config.topics)
-        try:
-            await topics.set_configs(self.coordinator, topic, configs)
-        except Conflict:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"topic {topic.name!r} was changed by another request at the same time",
-            ) from None
+        await topics.set_configs(self.coordinator, topic, configs)
+        # Not until exactly these are seen: a later change may hide them from the view.
         await self.hosting.wait_for(
             lambda: (
                 (hosted := self.hosting.by_id.get(topic.id)) is None
-                or hosted.image.configs == configs
+                or hosted.image.version != topic.version
             )
         )
 
@@ -249,27 +252,6 @@ def _short(uuid: UUID) -> str:
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(uuid.bytes).decode().rstrip("=")
-
-
-async def _register(
-    coordinator: Coordinator, view: ClusterView, session: Session, broker: BrokerImage
-) -> None:
-    """Announce the broker as alive, waiting for an earlier life of it to end."""
-    put = Put(keys.broker_key(broker.id), keys.broker_value(broker), ABSENT, session)
-    with trio.move_on_after(REGISTRATION_PATIENCE):
-        while True:
-            try:
-                await coordinator.txn(put)
-            except Conflict:
-                logger.warning("waiting for another broker with id %d to go away", broker.id)
-                await view.wait_until(lambda image: broker.id not in image.brokers)
-            else:
-                await view.wait_until(lambda image: broker.id in image.brokers)
-                return
-    raise StartError(
-        f"a broker with id {broker.id} is alive in this cluster: give each broker an id of its "
-        "own ([broker] id)"
-    )
 
 
 async def _adopt(coordinator: Coordinator, view: ClusterView, broker_id: int) -> None:
@@ -319,7 +301,7 @@ async def open_broker(
     cancelled exit still closes the logs. `installed` are the plugins, those of this Python if
     left out.
 
-    Raises ConfigError and PluginError for the configuration, StartError, and the errors of the
+    Raises ConfigError and PluginError for the configuration, IdInUse, and the errors of the
     contracts (`AddressInUse`, `Unsafe`, ...) for what the plugins met.
     """
     host = host or Host()
@@ -331,17 +313,22 @@ async def open_broker(
         coordinator = await stack.enter_async_context(parts.coordinator.open())
         cluster_id = await _cluster_id(coordinator, host)
         view = await stack.enter_async_context(open_view(coordinator, cluster_id))
-        session = await stack.enter_async_context(coordinator.session(SESSION_TTL))
         image = BrokerImage(
             config.broker.id, tuple(each.endpoint for each in bound), config.broker.rack
         )
-        await _register(coordinator, view, session, image)
+        membership = await stack.enter_async_context(open_membership(coordinator, view, image))
         store = await stack.enter_async_context(parts.storage.open())
         await store.probe()
         await _adopt(coordinator, view, config.broker.id)
         tasks = await stack.enter_async_context(open_tasks())
         hosting = Hosting(
-            config.broker.id, view, coordinator, store, config.topics, tasks.start_soon
+            config.broker.id,
+            view,
+            coordinator,
+            store,
+            membership.alive,
+            config.topics,
+            tasks.start_soon,
         )
         broker = Broker(config, coordinator, store, view, hosting, bound, host)
         try:

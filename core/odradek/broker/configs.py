@@ -22,7 +22,7 @@ from odradek.errors import KafkaError
 if TYPE_CHECKING:
     from odradek.broker.broker import Broker
 
-__all__ = ["Resource", "Row", "Source", "Synonym", "broker_configs", "topic_configs"]
+__all__ = ["Resource", "Row", "Source", "Synonym", "broker_configs", "public_url", "topic_configs"]
 
 
 class Resource(IntEnum):
@@ -59,6 +59,14 @@ class Row:
     type: ConfigType
     doc: str
     synonyms: tuple[Synonym, ...] = ()
+
+
+def public_url(url: str) -> str:
+    """A URL as clients may see it: without a user's name and password."""
+    scheme, slashes, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    _, at, host = place.rpartition("@")
+    return f"{scheme}{slashes}***@{host}{slash}{path}" if at else url
 
 
 def topic_configs(config: Config, overrides: Mapping[str, str]) -> list[Row]:
@@ -106,14 +114,19 @@ def broker_configs(broker: Broker) -> list[Row]:
     traits = broker.store.traits
     rows += [
         _row("advertised.listeners", listeners, None, "Where clients reach this broker."),
-        _row("log.dirs", config.storage.url, None, "Where the log is stored."),
+        _row("log.dirs", public_url(config.storage.url), None, "Where the log is stored."),
         _row(
             "odradek.storage.durability",
             traits.durability,
             None,
             "What an acknowledgement means: ack (synced), interval (synced soon) or none.",
         ),
-        _row("odradek.coordinator", config.coordinator.url, None, "What coordinates the brokers."),
+        _row(
+            "odradek.coordinator",
+            public_url(config.coordinator.url),
+            None,
+            "What coordinates the brokers.",
+        ),
     ]
     return rows
 

@@ -28,7 +28,7 @@ from odradek.contracts.storage import (
     StorageError,
     Unavailable,
 )
-from odradek.errors import ErrorCode, KafkaError, OdradekError
+from odradek.errors import CorruptBatch, ErrorCode, KafkaError, OdradekError
 from odradek.log.index_cache import IndexCache
 from odradek.log.partition import PartitionLog, Spawn, open_log
 from odradek.record import Rules
@@ -40,6 +40,13 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """How long to wait before what the disk or the coordinator refused for now is tried again."""
+
+
+async def _close_log(log: PartitionLog) -> None:
+    try:
+        await log.aclose()
+    except StorageError as error:
+        logger.error("closing partition %s of topic %s: %s", log.key, log.topic, error)
 
 
 class HostedTopic:
@@ -56,7 +63,7 @@ class HostedTopic:
         self.settings = settings
         self.rules = rules_of(settings)
         self.logs: list[PartitionLog | None] = [None] * image.partitions
-        self.failures: dict[int, StorageError] = {}
+        self.failures: dict[int, OdradekError] = {}
 
     def log(self, number: int) -> PartitionLog:
         """Return an open log. Raises KafkaError with what the client should be told."""
@@ -96,6 +103,7 @@ class Hosting:
         view: ClusterView,
         coordinator: Coordinator,
         store: SegmentStore,
+        held: Callable[[], bool],
         defaults: TopicSettings,
         spawn: Spawn,
     ) -> None:
@@ -105,6 +113,7 @@ class Hosting:
         self._view = view
         self._coordinator = coordinator
         self._store = store
+        self._held = held
         self._defaults = defaults
         self._spawn = spawn
         self._indexes = IndexCache()
@@ -113,6 +122,8 @@ class Hosting:
         self._told: set[str] = set()
         self._woken = trio.Event()
         self._done = trio.lowlevel.ParkingLot()
+        self._closing = False
+        self._settling = trio.Lock()
         view.on_change = self._note
         for topic in view.image.topics.values():
             self._note(keys.topic_key(topic.name))
@@ -124,8 +135,8 @@ class Hosting:
         self._woken.set()
 
     async def run(self) -> None:
-        """Follow the image until cancelled."""
-        while True:
+        """Follow the image until `aclose`."""
+        while not self._closing:
             await self.settle()
             with trio.move_on_after(RETRY_S if self._later else math.inf):
                 await self._woken.wait()
@@ -136,23 +147,40 @@ class Hosting:
 
     async def settle(self) -> None:
         """Bring everything known to have changed up to date."""
-        while self._dirty:
+        while self._dirty and not self._closing:
             key = next(iter(self._dirty))
             del self._dirty[key]
-            directory, _, name = key.partition("/")
-            if directory == keys.TOPICS:
-                await self._topic(name)
-            elif directory == keys.PARTITIONS:
-                await self._partition(name)
-            elif directory == keys.DELETED:
-                await self._deleted(UUID(name))
+            async with self._settling:
+                await self._apply(key)
             self._done.unpark_all()
         self._woken = trio.Event()
+
+    async def _apply(self, key: str) -> None:
+        directory, _, name = key.partition("/")
+        if directory == keys.TOPICS:
+            await self._topic(name)
+        elif directory == keys.PARTITIONS:
+            await self._partition(name)
+        elif directory == keys.DELETED:
+            await self._deleted(UUID(name))
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Return once the condition holds; it is asked after every change that was applied."""
         while not condition():
             await self._done.park()
+
+    def settled(self, topic: TopicImage, leaders: Iterable[tuple[int, int]]) -> bool:
+        """Whether this broker serves what it leads of a topic, as far as its disk lets it.
+
+        `leaders`: partitions, each with its leader.
+        """
+        hosted = self.by_id.get(topic.id)
+        return hosted is not None and all(
+            number < len(hosted.logs)
+            and (hosted.logs[number] is not None or number in hosted.failures)
+            for number, leader in leaders
+            if leader == self._broker_id
+        )
 
     async def _topic(self, name: str) -> None:
         image = self._view.image.topics.get(name)
@@ -190,11 +218,11 @@ class Hosting:
         mine = state is not None and state.leader == self._broker_id
         if log is not None and not (mine and state and state.leader_epoch == log.leader_epoch):
             hosted.logs[key.partition] = None
-            await log.aclose()
+            await _close_log(log)
             log = None
         if log is not None or not mine or state is None:
             return
-        claim = Claim(state.leader_epoch, self._broker_id)
+        claim = Claim(state.leader_epoch, self._broker_id, self._held)
         try:
             hosted.logs[key.partition] = await open_log(
                 self._store,
@@ -205,7 +233,7 @@ class Hosting:
                 self._indexes,
                 self._spawn,
             )
-        except StorageError as error:
+        except (CorruptBatch, StorageError) as error:
             if isinstance(error, (Full, Unavailable)):
                 self._later.add(keys.partition_key(key))
             before = hosted.failures.get(key.partition)
@@ -238,7 +266,7 @@ class Hosting:
         for number, log in enumerate(hosted.logs):
             hosted.logs[number] = None
             if log is not None:
-                await log.aclose()
+                await _close_log(log)
 
     async def _deleted(self, topic_id: UUID) -> None:
         """Drop a deleted topic's logs, and take this broker off the list of those who have to."""
@@ -286,16 +314,16 @@ class Hosting:
                     yield log
 
     async def aclose(self) -> None:
-        """Close every log, several at a time: closing waits for the disk."""
+        """Close every log, several at a time: closing waits for the disk. Ends `run`."""
         gate = trio.CapacityLimiter(64)
 
         async def close(log: PartitionLog) -> None:
             async with gate:
-                try:
-                    await log.aclose()
-                except StorageError as error:
-                    logger.error("closing partition %s: %s", log.key, error)
+                await _close_log(log)
 
-        async with trio.open_nursery() as nursery:
+        self._closing = True
+        self._woken.set()
+        # A log that is being opened at this moment is to be closed as well.
+        async with self._settling, trio.open_nursery() as nursery:
             for log in list(self.logs()):
                 nursery.start_soon(close, log)

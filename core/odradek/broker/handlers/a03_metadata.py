@@ -10,7 +10,10 @@ Left out: authorised operations, which nobody restricts yet: they are not report
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+import trio
 
 from odradek.contracts.coordinator import CoordinatorError
 from odradek.errors import ErrorCode, KafkaError
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["handle"]
 
+logger = logging.getLogger(__name__)
+
+CREATION_PATIENCE = 10.0
+TOPICS_PER_TURN = 256
+
 
 async def handle(caller: Caller, request: MetadataRequest, version: int) -> Message:
     """Describe the cluster, creating topics on the way."""
@@ -40,10 +48,11 @@ async def handle(caller: Caller, request: MetadataRequest, version: int) -> Mess
     if everything:
         topics = [_topic(broker.image, topic) for topic in broker.image.topics.values()]
     else:
-        topics = [
-            await _asked(caller, topic, request.allow_auto_topic_creation)
-            for topic in request.topics or ()
-        ]
+        topics = []
+        for number, topic in enumerate(request.topics or (), 1):
+            topics.append(await _asked(caller, topic, request.allow_auto_topic_creation))
+            if number % TOPICS_PER_TURN == 0:  # a request may name a million
+                await trio.lowlevel.checkpoint()
     image = broker.image
     brokers = []
     for live in image.brokers.values():
@@ -79,14 +88,16 @@ async def _asked(
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if may_create and broker.config.broker.auto_create_topics:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
             try:
-                topic = await broker.create_topic(name)
+                with trio.move_on_after(CREATION_PATIENCE):
+                    topic = await broker.create_topic(name)
             except KafkaError as error:
                 # Somebody else may have been faster, which is as good.
                 topic = broker.image.topics.get(name)
                 code = error.code
-            except CoordinatorError:
-                code = ErrorCode.LEADER_NOT_AVAILABLE
+            except CoordinatorError as error:
+                logger.warning("topic %r is not created: %s", name, error)
         else:
             code = _name_error(name) or code
         if topic is None:

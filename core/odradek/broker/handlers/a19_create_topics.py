@@ -35,7 +35,7 @@ async def handle(caller: Caller, request: CreateTopicsRequest, version: int) -> 
     broker = caller.broker
     seen = Counter(topic.name for topic in request.topics)
     response = CreateTopicsResponse()
-    timeout = min(request.timeout_ms, broker.config.limits.wait_max_ms) / 1000
+    timeout = min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
     with trio.move_on_after(timeout):
         for topic in request.topics:
             if seen[topic.name] > 1:

@@ -39,7 +39,7 @@ async def handle(caller: Caller, request: DeleteTopicsRequest, version: int) -> 
     else:
         wanted = [(name, NULL_UUID) for name in request.topic_names]
     response = DeleteTopicsResponse()
-    timeout = min(request.timeout_ms, broker.config.limits.wait_max_ms) / 1000
+    timeout = min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
     with trio.move_on_after(timeout):
         for name, topic_id in wanted:
             response.responses.append(await _delete(broker, name, topic_id))
@@ -67,6 +67,8 @@ def _find(broker: Broker, name: str | None, topic_id: UUID) -> TopicImage:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
+    if topic_id == NULL_UUID:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "neither a name nor an id was given")
     found = image.topic_by_id(topic_id)
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)

@@ -1,9 +1,9 @@
 """InitProducerId (key 22), versions 0 to 5: an id for an idempotent producer (KIP-98).
 
-A producer that comes back with the id and epoch it has (KIP-360, after an error it could not
-resolve) gets the next epoch; at the end of the epochs, a new id. Transactional ids are not
-offered yet and are refused with INVALID_REQUEST, which clients report as fatal, rather than
-with something they would try again.
+A producer that comes back with the id and epoch it has gets a new id, as from Kafka: who has no
+transactional id raises its epoch by itself (KIP-360), and nobody can tell whether the id is
+really its own. Transactional ids are not offered yet and are refused with INVALID_REQUEST, which
+clients report as fatal, rather than with something they would try again.
 """
 
 from __future__ import annotations
@@ -20,19 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["handle"]
 
-LAST_EPOCH = 2**15 - 2
-"""32767 is kept for fencing by the broker, as in Kafka."""
-
 
 async def handle(caller: Caller, request: InitProducerIdRequest, version: int) -> Message:
-    """Give out an id, or the next epoch of one."""
+    """Give out an id that nobody has had."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
-        )
-    if request.producer_id >= 0 and 0 <= request.producer_epoch < LAST_EPOCH:
-        return InitProducerIdResponse(
-            producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
         )
     try:
         async with as_kafka_error():

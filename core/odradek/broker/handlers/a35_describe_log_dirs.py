@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from odradek.broker.configs import public_url
 from odradek.contracts.storage import StorageError
 from odradek.errors import ErrorCode
 from odradek.wire import Message
@@ -42,7 +43,9 @@ async def handle(caller: Caller, request: DescribeLogDirsRequest, version: int) 
         topic.partitions.append(
             DescribeLogDirsPartition(partition_index=number, partition_size=log.size)
         )
-    result = DescribeLogDirsResult(log_dir=broker.config.storage.url, topics=list(topics.values()))
+    result = DescribeLogDirsResult(
+        log_dir=public_url(broker.config.storage.url), topics=list(topics.values())
+    )
     try:
         usage = await broker.store.usage()
     except StorageError:

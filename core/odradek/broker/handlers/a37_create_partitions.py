@@ -33,7 +33,7 @@ async def handle(caller: Caller, request: CreatePartitionsRequest, version: int)
     broker = caller.broker
     seen = Counter(topic.name for topic in request.topics)
     response = CreatePartitionsResponse()
-    timeout = min(request.timeout_ms, broker.config.limits.wait_max_ms) / 1000
+    timeout = min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
     with trio.move_on_after(timeout):
         for topic in request.topics:
             result = CreatePartitionsTopicResult(name=topic.name)
