@@ -33,16 +33,28 @@ pytest.register_assert_rewrite(
 
 from odradek.testing._storage_appends import AppendPromises  # noqa: E402  # see above
 from odradek.testing._storage_claims import ClaimPromises  # noqa: E402  # see above
-from odradek.testing._storage_edits import EditPromises  # noqa: E402  # see above
+from odradek.testing._storage_edits import EditPromises, chunks_of  # noqa: E402  # see above
 from odradek.testing._storage_harness import (  # noqa: E402  # see above
     KEY,
     Log,
     StorageHarness,
     Trait,
     make_batch,
+    metas_of,
+    read_log,
 )
 
-__all__ = ["KEY", "Log", "StorageConformance", "StorageHarness", "Trait", "make_batch"]
+__all__ = [
+    "KEY",
+    "Log",
+    "StorageConformance",
+    "StorageHarness",
+    "Trait",
+    "chunks_of",
+    "make_batch",
+    "metas_of",
+    "read_log",
+]
 
 
 class StorageConformance(AppendPromises, EditPromises, ClaimPromises):

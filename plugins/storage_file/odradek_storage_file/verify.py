@@ -93,6 +93,7 @@ def dump_segment(path: str) -> Iterator[DumpedBatch | Finding]:
 
 
 def walk_segment(ops: Ops, fd: int, path: str, size: int) -> Iterator[DumpedBatch | Finding]:
+    """Walk the first `size` bytes of an open segment file, as `dump_segment` does."""
     position = 0
     window = WINDOW
     while position < size:
@@ -179,6 +180,7 @@ def _verify(ops: Ops, path: str, key: PartitionKey) -> PartitionReport:
 
 
 def segment_bases(path: str) -> list[int]:
+    """Return the base offsets of the segment files in a partition's directory, in order."""
     found = (layout.segment_base(name) for name in os.listdir(path))
     return sorted(base for base in found if base is not None)
 
