@@ -105,6 +105,21 @@ def run() -> Run:
 
 
 @pytest.fixture
+def run_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process: for what needs no process of its own."""
+    from odradek.cli.app import run
+
+    monkeypatch.delenv("ODRADEK_BOOTSTRAP", raising=False)
+
+    def run_here(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        code = run(arguments)
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out.encode(), said.err.encode())
+
+    return run_here
+
+
+@pytest.fixture
 def odradek(run: Run, address: str) -> Run:
     """Run a command line to its end; it finds the module's broker."""
 

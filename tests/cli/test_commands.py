@@ -151,13 +151,14 @@ def test_refused_record_says_why_and_what_to_do(odradek: Run) -> None:
         ("topics", "list", "-b", "tcp://a:1,memory://b"),
         ("serve", "--set", "broker.idd=1"),
         ("serve", "--listen", "nonsense"),
-        ("serve", "--storage", "ftp://x"),
         ("serve", "--ready-fd", "99"),
         ("config", "check", "--listen", "tcp://0.0.0.0:9092"),
     ],
 )
-def test_wrong_use_is_exit_code_2_without_a_traceback(run: Run, arguments: tuple[str, ...]) -> None:
-    done = run(*arguments)
+def test_wrong_use_is_exit_code_2_without_a_traceback(
+    run_here: Run, arguments: tuple[str, ...]
+) -> None:
+    done = run_here(*arguments)
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert done.stderr

@@ -1,9 +1,9 @@
 """`odradek serve`: its start, what it says, how it ends, what it leaves behind."""
 
 import json
-import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,13 @@ def test_serve_refuses_an_address_in_use_with_exit_code_1(serve: Serve, run: Run
     assert second.returncode == 1
     assert first.address in second.stderr.decode()
     assert b"Traceback" not in second.stderr
+
+
+def test_serve_refuses_a_scheme_that_nobody_serves(run: Run) -> None:
+    done = run("serve", "--storage", "ftp://x", "--listen", "memory://here")
+    assert done.returncode == 2
+    assert b"no plugin serves ftp: as a storage" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_serve_keeps_records_and_topics_over_a_restart(
@@ -87,18 +94,15 @@ def test_serve_logs_json_without_control_characters(serve: Serve, run: Run) -> N
 
 def test_start_up_imports_neither_rich_nor_the_client() -> None:
     code = (
-        "import sys; sys.argv[1:] = ['serve', '--help']\n"
+        "import sys\n"
         "from odradek.cli.app import run\n"
-        "run(sys.argv[1:])\n"
+        "run(['serve', '--help'])\n"
         "import odradek.cli.serve, odradek.broker, odradek.cli.running, odradek.cli.logs\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('rich', 'psutil', 'httpx')"
         " or m.startswith('odradek.client')]\n"
         "sys.exit(str(bad) if bad else 0)"
     )
-    python = os.environ.get("PYTHON", "python")
-    import sys
-
     done = subprocess.run(
-        [sys.executable or python, "-c", code], capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr

@@ -93,7 +93,6 @@ def serve(
     from odradek.cli.running import run_async
     from odradek.config import config_from_options
 
-    logs.set_up(log_format, log_level)
     if ready_fd is not None:
         _check_fd(ready_fd)
     config = config_from_options(
@@ -104,6 +103,7 @@ def serve(
         coordinator=coordinator,
         overrides=overrides,
     )
+    logs.set_up(log_format, log_level)
     _raise_file_limit()
 
     async def body() -> None:
