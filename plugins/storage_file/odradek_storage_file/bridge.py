@@ -16,13 +16,15 @@ from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
-from odradek.contracts.storage import StorageError
+from odradek.contracts.storage import StorageError, Unavailable
 from odradek_storage_file.ops import Ops
 
 __all__ = ["GroupCommit", "Syncable", "Work", "in_thread"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+RETRY_S = 0.01
 
 WORKERS = 8
 """Threads for recovery and edits: enough to keep a disk busy, few enough to bound memory."""
@@ -54,7 +56,10 @@ class Syncable(Protocol):
     """A partition, as the group commit sees it. Every method is called in the trio thread."""
 
     def begin_sync(self) -> Work:
-        """Return what has to be synced for all that was appended so far. Raises StorageError."""
+        """Return what has to be synced for all that was appended so far.
+
+        Raises Unavailable when that cannot be done at the moment, and StorageError.
+        """
 
     def end_sync(self, error: OSError | None) -> None:
         """Take note that the work of the last `begin_sync` was done, or failed."""
@@ -63,15 +68,21 @@ class Syncable(Protocol):
 class GroupCommit:
     """Syncs the partitions of one directory, a pass at a time, in a thread of its own.
 
-    `delay(first)` is awaited before each pass (for `durability = interval`); `failed` is called
-    once, with the error that ended it all: no pass is made after a failure.
+    A pass takes `at_once` partitions, since it holds a descriptor or two for each. It begins
+    `interval_s` after the first append, if that is given, or when `hurry` is called. `failed` is
+    called once, with the error that ended it all: no pass is made after a failure.
     """
 
     def __init__(
-        self, ops: Ops, failed: Callable[[OSError], object], interval_s: float | None = None
+        self,
+        ops: Ops,
+        failed: Callable[[OSError], object],
+        at_once: int,
+        interval_s: float | None = None,
     ) -> None:
         self._ops = ops
         self._failed = failed
+        self._at_once = at_once
         self._interval = interval_s
         self._waiting: list[Syncable] = []
         self._task: trio.lowlevel.Task | None = None
@@ -131,14 +142,21 @@ class GroupCommit:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _pass(self) -> None:
-        batch, self._waiting = self._waiting, []
+        batch, self._waiting = self._waiting[: self._at_once], self._waiting[self._at_once :]
         work = []
         error: OSError | None = None
-        for partition in batch:
+        for number, partition in enumerate(batch):
             try:
                 work.append(partition.begin_sync())
+            except Unavailable:
+                self._waiting[:0] = batch[number:]
+                del batch[number:]
+                break
             except StorageError as problem:
                 error = OSError(str(problem))
+        if not batch:
+            await trio.sleep(RETRY_S)  # others hold every descriptor of the process
+            return
         if self._broken:
             error = OSError("an earlier sync of the directory failed")
         elif error is None:

@@ -378,7 +378,16 @@ class Partition:
         self._syncing = (self.appended, self.end, held)
         fds = []
         for file in files:
-            fds.append(file.hold())
+            try:
+                fds.append(file.hold())
+            except Unavailable:  # no descriptor is free: all of it has to wait
+                for each in held:
+                    each.release()
+                self._syncing = None
+                self._queued = True
+                self._unsynced = files
+                self._dirty_file = files[-1]
+                raise
             held.append(file)
         directory = self.path if self._changed_directory else None
         self._changed_directory = False

@@ -103,7 +103,8 @@ class _Repair:
         if manifest is not None:
             self._finish(manifest)
             known = {entry.base: entry for entry in manifest.sealed}
-            self._recovery_points[manifest.active.base] = manifest.active.end
+            if manifest.active.size:
+                self._recovery_points[manifest.active.base] = manifest.active.end
         kept = self._segments(known)
         new = self._manifest(manifest, kept, known)
         self._blobs(manifest, new)
@@ -137,10 +138,11 @@ class _Repair:
         kept: list[_Kept] = []
         end = 0
         cut = False
-        for base in sorted({*segment_bases(self.path), *known}):
+        for base in sorted({*segment_bases(self.path), *known, *self._recovery_points}):
             name = f"{layout.stem(base)}.log"
+            due = known[base].end if base in known else self._recovery_points.get(base, 0)
             if not os.path.exists(f"{self.path}/{name}"):
-                self._did(f"{name} is missing: offsets {base} to {known[base].end - 1} are gone")
+                self._did(f"{name} is missing: offsets {base} to {due - 1} are gone")
                 cut = cut or self.how == "cut"
                 continue
             if cut:
@@ -148,7 +150,6 @@ class _Repair:
                 self._did(f"moved {name}, which follows the damage, to {self._aside}")
                 continue
             found = self._good_parts(base, end)
-            due = known[base].end if base in known else self._recovery_points.get(base, 0)
             if not found.whole:
                 self._rewrite(name, found)
             elif found.end < due:

@@ -62,11 +62,13 @@ class FileStore(SegmentStore):
         self.syncs = settings.durability != "none"
         self.waits_for_sync = settings.durability == "ack"
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.files = OpenFiles(ops, settings.max_open_files or max(soft // 2, 16))
+        limit = settings.max_open_files or max(soft // 2, 16)
+        self.files = OpenFiles(ops, limit)
         self.space = Space(ops, root, settings.min_free_bytes, settings.ballast_bytes)
         self.commits = GroupCommit(
             ops,
             lambda error: self.fail(error, f"cannot sync {root}"),
+            limit,
             settings.interval_ms / 1000 if settings.durability == "interval" else None,
         )
         self._live: dict[PartitionKey, Partition] = {}
