@@ -1,11 +1,15 @@
 """Commands that need no broker: config, plugins, version, help."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from odradek.cli.app import COMMANDS
+from odradek.cli.exits import ExitCode
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -61,3 +65,11 @@ def test_every_command_has_help(run_here: Run, command: str) -> None:
     done = run_here(*filter(None, [command]), "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(b"Usage: odradek")
+
+
+def test_reference_names_every_command_and_exit_code() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
+    for name in COMMANDS:
+        assert re.search(rf"^\| `{name}\b", text, re.MULTILINE), name
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    assert documented == {int(code) for code in ExitCode}

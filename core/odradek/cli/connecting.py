@@ -13,9 +13,35 @@ if TYPE_CHECKING:
     from odradek.client import Cluster
     from odradek.errors import KafkaError
 
-__all__ = ["bootstrap_options", "outcome", "with_cluster"]
+__all__ = ["TopicName", "bootstrap_options", "encodable", "outcome", "with_cluster"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TopicName(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A topic's name; whether it is a good one is the broker's to say."""
+
+    name = "topic"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the name; fail for bytes that are no text in the terminal's encoding."""
+        return encodable(str(value), "the topic's name")
+
+
+def encodable(text: str, what: str) -> str:
+    """Return a command-line argument that the protocol can carry as text.
+
+    Raises CommandFailed for bytes that are no text: Python keeps them as lone surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise CommandFailed(
+            f"{what} is not text in the terminal's encoding: {text!a}", code=ExitCode.USAGE
+        ) from None
+    return text
 
 
 def bootstrap_options(command: F) -> F:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from odradek.cli.connecting import bootstrap_options, with_cluster
+from odradek.cli.connecting import TopicName, bootstrap_options, with_cluster
 from odradek.cli.exits import ExitCode
 from odradek.cli.formats import compile_format
 from odradek.cli.times import StartType
@@ -20,7 +20,7 @@ __all__ = ["consume"]
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option(
     "--from",
     "start",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odradek.cli.connecting import bootstrap_options, with_cluster
+from odradek.cli.connecting import TopicName, bootstrap_options, encodable, with_cluster
 from odradek.cli.exits import CommandFailed, ExitCode
 from odradek.cli.text import count, duration, size
 
@@ -56,7 +56,7 @@ class Tally:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TopicName())
 @click.option(
     "-f",
     "--file",
@@ -222,7 +222,7 @@ def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise CommandFailed(f"--header {text!r} is not NAME=VALUE", code=ExitCode.USAGE)
-    return name, os.fsencode(value)
+    return encodable(name, "a header's name"), os.fsencode(value)
 
 
 class _progress:

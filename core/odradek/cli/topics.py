@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odradek.cli.connecting import bootstrap_options, outcome, with_cluster
+from odradek.cli.connecting import (
+    TopicName,
+    bootstrap_options,
+    encodable,
+    outcome,
+    with_cluster,
+)
 from odradek.cli.exits import CommandFailed, ExitCode
 from odradek.cli.tables import Column, format_option, show, show_json
 from odradek.cli.text import count, escape, size
@@ -58,7 +64,7 @@ def list_(internal: bool, bootstrap: str, timeout: float, form: str) -> int:
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="Default: the broker's.")
 @click.option("-r", "--replication-factor", type=click.IntRange(1), help="Default: the broker's.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
@@ -107,7 +113,7 @@ def create(
 
 
 @topics.command()
-@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.argument("names", type=TopicName(), nargs=-1, metavar="[NAME...]")
 @click.option("--all-settings", is_flag=True, help="Show settings at their default too.")
 @bootstrap_options
 @format_option
@@ -220,7 +226,7 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("--set", "to_set", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Back to the default. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only check whether it would work.")
@@ -252,7 +258,7 @@ def alter(
 
 
 @topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @bootstrap_options
 def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: float) -> int:
@@ -272,7 +278,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: flo
 
 
 @topics.command("add-partitions")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("--to", "total", type=click.IntRange(2), required=True, help="The new total.")
 @bootstrap_options
 def add_partitions(names: tuple[str, ...], total: int, bootstrap: str, timeout: float) -> int:
@@ -286,7 +292,7 @@ def add_partitions(names: tuple[str, ...], total: int, bootstrap: str, timeout: 
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @click.option(
     "--before",
     type=StartType(),
@@ -294,8 +300,14 @@ def add_partitions(names: tuple[str, ...], total: int, bootstrap: str, timeout: 
     metavar="latest|OFFSET|TIME",
     help="Delete what lies before this offset or time.",
 )
-@click.option("-p", "--partition", "only", type=click.IntRange(0), multiple=True,
-              help="Only this partition. Repeatable.")  # fmt: skip
+@click.option(
+    "-p",
+    "--partition",
+    "only",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition. Repeatable.",
+)
 @bootstrap_options
 def trim(
     name: str,
@@ -342,7 +354,7 @@ def _admin(cluster: Cluster, timeout: float) -> Admin:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
+    name, equals, value = encodable(text, "a setting").partition("=")
     if not equals or not name:
         raise CommandFailed(f"{text!r} is not KEY=VALUE", code=ExitCode.USAGE)
     return name.strip(), value.strip()
