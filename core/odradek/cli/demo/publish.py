@@ -91,7 +91,7 @@ async def publish(
         if outcome.error is not None:
             failures.append(outcome.error)
 
-    packed = ProducerSettings(compression=CompressionType.ZSTD, linger=0.02)
+    packed = ProducerSettings(compression=CompressionType.ZSTD, linger=0.1)
     prompt = ProducerSettings(compression=CompressionType.ZSTD, linger=0.0)
     async with (
         open_producer(cluster, packed, observer=observe) as bulk,

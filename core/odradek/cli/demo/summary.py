@@ -23,6 +23,9 @@ from odradek.cli.text import count, duration, escape, size
 
 __all__ = ["Outcome", "show_summary"]
 
+_WIDE = 100
+"""Columns of a terminal from which on the table says where each topic's lines come from."""
+
 
 @frozen
 class Outcome:
@@ -73,8 +76,10 @@ def _verdict(console: Console, outcome: Outcome) -> None:
 
 def _topics(console: Console, outcome: Outcome) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    wide = console.width >= _WIDE
     table.add_column("topic", style="bold", no_wrap=True)
-    table.add_column("from", no_wrap=True, ratio=1)
+    if wide:
+        table.add_column("from", no_wrap=True)
     for name in ("parts", "records", "in", "on disk", "ratio"):
         table.add_column(name, justify="right", no_wrap=True)
     notes = {source.topic: source.note for source in outcome.logs}
@@ -83,9 +88,10 @@ def _topics(console: Console, outcome: Outcome) -> None:
         came = outcome.published.sizes[topic]
         lies = sum(each for (name, _), each in outcome.stored.items() if name == topic)
         parts = sum(1 for name, _ in outcome.stored if name == topic)
+        note = [Text(escape(notes.get(topic, "")), style="dim")] if wide else []
         table.add_row(
             Text(topic),
-            Text(escape(notes.get(topic, "")), style="dim"),
+            *note,
             str(parts),
             count(outcome.published.records[topic]),
             size(came),
@@ -96,8 +102,7 @@ def _topics(console: Console, outcome: Outcome) -> None:
     if len(outcome.published.records) > 1:
         table.add_section()
         table.add_row(
-            "",
-            "",
+            *([""] * (2 if wide else 1)),
             str(len(outcome.stored)),
             count(sum(outcome.published.records.values())),
             size(came),
@@ -209,10 +214,11 @@ def _files(console: Console, outcome: Outcome, kept: bool) -> None:
             if length:
                 found.append((length, f"{directory.name}/{path.name}", f"{topic}-{number}"))
     found.sort(reverse=True)
+    widest = max((len(partition) for _, _, partition in found[:5]), default=0)
     for length, name, partition in found[:5]:
         line = Text(f"  {size(length):>10}  ", style="green")
-        line.append(name, "default")
-        line.append(f"  {partition}", "dim")
+        line.append(f"{partition:<{widest}}", "default")
+        line.append(f"  {name}", "dim")
         console.print(line, no_wrap=True, overflow="ellipsis")
     if len(found) > 5:
         console.print(Text(f"{'':14}and {len(found) - 5} more", style="dim"))
@@ -249,8 +255,11 @@ def _next(console: Console, outcome: Outcome, staying: bool, kept: bool) -> None
     if shutil.which("kcat"):
         rows.append((f"kcat -b {address} -C -e -t {topic} | tail -3", "any Kafka client will do"))
     for command, comment in rows:
+        fits = len(command) + len(comment) + 6 <= console.width
+        if not fits:
+            console.print(Text(f"  # {comment}", style="dim"))
         line = Text(f"  {command}", style="bold")
-        line.append(f"  # {comment}", "not bold dim")
+        line.append(f"  # {comment}" if fits else "", "not bold dim")
         console.print(line, soft_wrap=True)
     if not shutil.which("kcat"):
         console.print(Text("  # any Kafka client will do: apt or brew install kcat", style="dim"))
