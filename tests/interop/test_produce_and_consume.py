@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.interop.conftest import CLIENTS, NewClient
@@ -142,7 +143,7 @@ def test_partitions_are_apart_and_may_be_empty(
         driver.produce(topic_name, [Record(f"to {partition}".encode(), b"k")], partition=partition)
     assert [probe.end_offset(topic_name, number) for number in range(5)] == [0, 1, 0, 1, 0]
     for partition in (1, 3):
-        (got,) = driver.consume(topic_name, 1, partition=partition)
+        (got,) = driver.consume(topic_name, 1, partitions=[partition])
         assert got.value == f"to {partition}".encode()
     assert driver.offset_at(topic_name, "earliest", partition=2) == 0
     assert driver.offset_at(topic_name, "latest", partition=2) == 0
@@ -164,3 +165,59 @@ def test_a_reader_at_the_end_gets_what_comes(
 
     got = driver.consume(topic, 2, on_progress=on_progress)
     assert [r.value for r in got] == [b"first", b"second"]
+
+
+def test_many_partitions_are_read_by_one_consumer(
+    driver: Driver, probe: Probe, topic_name: str
+) -> None:
+    count = 100
+    probe.create_topic(topic_name, partitions=count)
+    for number in range(0, count, 2):
+        probe.produce_values(topic_name, [b"%d" % number] * 3, partition=number)
+    got = driver.consume(topic_name, 150, partitions=range(count))
+    assert sorted((r.partition, r.offset, r.value) for r in got) == [
+        (number, offset, b"%d" % number) for number in range(0, count, 2) for offset in range(3)
+    ]
+
+
+SPELLINGS = {"kafka-python": "_", "aiokafka": "_"}
+"""What stands for the dots of Kafka's names of settings."""
+
+
+def _settings(driver: Driver, **settings: object) -> dict[str, object]:
+    dot = SPELLINGS.get(driver.name, ".")
+    return {name.replace("_", dot): value for name, value in settings.items()}
+
+
+def test_a_reader_with_small_fetches_gets_everything(driver: Driver, topic: str) -> None:
+    records = [Record(b"%d " % number + b"x" * 300, b"k") for number in range(300)]
+    for part in range(0, 300, 25):
+        driver.produce(topic, records[part : part + 25])
+    settings = _settings(driver, max_partition_fetch_bytes=2000)
+    got = driver.consume(topic, 300, settings=settings)
+    assert [r.value for r in got] == [r.value for r in records]
+
+
+def test_a_reader_of_committed_records_gets_everything(driver: Driver, topic: str) -> None:
+    records = [Record(b"%d" % number, b"k") for number in range(50)]
+    driver.produce(topic, records, idempotent=True)
+    got = driver.consume(topic, 50, settings=_settings(driver, isolation_level="read_committed"))
+    assert [r.value for r in got] == [r.value for r in records]
+
+
+def test_several_producers_share_a_partition(
+    broker: BrokerProcess, topic: str, new_client: NewClient
+) -> None:
+    """Each keeps its own order, and nothing is lost between them."""
+    names = [name for name in CLIENTS if not name.startswith("java")]
+
+    def work(name: str) -> None:
+        records = [Record(b"%d" % number, name.encode()) for number in range(500)]
+        new_client(name, broker.address).produce(topic, records, idempotent=True)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(work, names))
+    got = new_client("confluent-kafka", broker.address).consume(topic, 500 * len(names))
+    for name in names:
+        mine = [r.value for r in got if r.key == name.encode()]
+        assert mine == [b"%d" % number for number in range(500)]

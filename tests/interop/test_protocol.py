@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from tests.interop.probe import Probe, batch_of
@@ -18,7 +20,18 @@ from odradek.wire.api.a01_fetch import (
     FetchTopic,
     PartitionData,
 )
+from odradek.wire.api.a03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from odradek.wire.api.a18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.wire.api.a20_delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from odradek.wire.api.a22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 EMPTY = BatchMeta(
@@ -201,3 +214,56 @@ def test_an_unknown_version_of_api_versions_is_answered_with_version_0(probe: Pr
     assert 10 in offered, "librdkafka sends lz4 uncompressed otherwise"
     assert 22 in offered, "idempotent producers need it"
     assert not {71, 72} & set(offered), "clients would push telemetry"
+
+
+class TestUnknownTopic:
+    """Answered by what it is, so that clients come back, or give up, as they should."""
+
+    def test_is_not_created_by_who_does_not_want_it(self, probe: Probe, topic_name: str) -> None:
+        (topic,) = _metadata(probe, topic_name, create=False)
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        (topic,) = _metadata(probe, topic_name, create=True)
+        assert topic.error_code == 0
+        assert [each.leader_id for each in topic.partitions] == [1]
+
+    def test_is_not_created_where_that_is_switched_off(
+        self, own_broker: Callable[..., BrokerProcess], topic_name: str
+    ) -> None:
+        broker = own_broker(broker__auto_create_topics="false")
+        with Probe(broker.address) as probe:
+            (topic,) = _metadata(probe, topic_name, create=True)
+            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def test_is_told_to_who_writes_and_reads(self, probe: Probe, topic_name: str) -> None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert probe.produce(topic_name, batch_of([b"x"])).error_code == unknown
+        assert probe.fetch(topic_name, 0, 0).error_code == unknown
+
+    def test_has_another_code_by_its_id(self, probe: Probe) -> None:
+        partition = FetchPartition(partition=0, partition_max_bytes=100)
+        topic = FetchTopic(topic_id=UUID(int=77), partitions=[partition])
+        answer = probe.call(FetchRequest(topics=[topic]), 13, FetchResponse)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+    @pytest.mark.parametrize("name", ["a b", "x" * 250, ".", ""])
+    def test_with_a_bad_name_is_told_apart(self, name: str, probe: Probe) -> None:
+        for create in (False, True):
+            (topic,) = _metadata(probe, name, create=create)
+            assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def _metadata(probe: Probe, name: str, create: bool) -> list[MetadataResponseTopic]:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=create
+    )
+    return probe.call(request, 12, MetadataResponse).topics
+
+
+def test_a_deleted_topics_partition_is_unknown(probe: Probe, topic: str) -> None:
+    probe.produce_values(topic, [b"x"])
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
+    (deleted,) = probe.call(request, 6, DeleteTopicsResponse).responses
+    assert deleted.error_code == 0
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert probe.fetch(topic, 0, 0).error_code == code
+    assert probe.produce(topic, batch_of([b"x"])).error_code == code

@@ -126,7 +126,7 @@ def test_topics_settings_ids_and_offsets_outlive_the_broker(
             assert probe.end_offset("t", 1) == 100
         assert driver.configs("topic", "t")["retention.ms"] == "-1"  # type: ignore[attr-defined]
         assert driver.offset_at("t", "earliest", partition=1) == 25
-        (got,) = driver.consume("t", 1, partition=1, start=25)
+        (got,) = driver.consume("t", 1, partitions=[1], start=25)
         assert (got.offset, got.value) == (25, b"2")
 
 

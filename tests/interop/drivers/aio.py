@@ -111,21 +111,22 @@ class AioKafka(AdminDriver):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Record]:
         """See `Driver`."""
-        where = aiokafka.TopicPartition(topic, partition)
+        where = [aiokafka.TopicPartition(topic, number) for number in partitions]
 
         async def body(consumer: Any) -> list[Record]:
             records: list[Record] = []
-            consumer.assign([where])
-            consumer.seek(where, start)
+            consumer.assign(where)
+            for each in where:
+                consumer.seek(each, start)
             while len(records) < count:
-                found = await consumer.getmany(where, timeout_ms=500)
-                records += [_record(each) for each in found.get(where, ())]
+                found = await consumer.getmany(*where, timeout_ms=500)
+                records += [_record(each) for part in found.values() for each in part]
                 if on_progress is not None:
                     on_progress(len(records))
             return records[:count]
@@ -238,4 +239,6 @@ def _check(code: int, text: str | None) -> None:
 
 
 def _record(each: Any) -> Record:
-    return Record(each.value, each.key, tuple(each.headers), each.timestamp, each.offset)
+    return Record(
+        each.value, each.key, tuple(each.headers), each.timestamp, each.offset, each.partition
+    )

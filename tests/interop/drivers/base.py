@@ -27,6 +27,7 @@ class Record:
     headers: Headers = ()
     timestamp: int | None = None
     offset: int = field(default=-1, eq=False)
+    partition: int = field(default=0, eq=False)
 
 
 class Refused(Exception):
@@ -104,12 +105,15 @@ class Driver(ABC):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Record]:
-        """Return the first `count` records from offset `start`; raises TimeoutError after 30 s."""
+        """Return the first `count` records from offset `start`; raises TimeoutError after 30 s.
+
+        kcat reads one partition, or all that there are.
+        """
 
     @abstractmethod
     def offset_at(self, topic: str, when: int | str, *, partition: int = 0) -> int:

@@ -110,7 +110,7 @@ class Confluent(AdminDriver):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -120,7 +120,7 @@ class Confluent(AdminDriver):
         records: list[Record] = []
         deadline = time.monotonic() + TIMEOUT
         try:
-            consumer.assign([ck.TopicPartition(topic, partition, start)])
+            consumer.assign([ck.TopicPartition(topic, number, start) for number in partitions])
             while len(records) < count:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{len(records)} of {count} records arrived")
@@ -239,7 +239,9 @@ class Confluent(AdminDriver):
 def _record(message: ck.Message) -> Record:
     kind, timestamp = message.timestamp()
     offset = message.offset()
+    partition = message.partition()
     assert offset is not None
+    assert partition is not None
     headers: Any = message.headers() or ()  # a list of pairs, whatever its type says
     return Record(
         message.value(),
@@ -247,4 +249,5 @@ def _record(message: ck.Message) -> Record:
         tuple(headers),
         timestamp if kind else None,
         offset,
+        partition,
     )

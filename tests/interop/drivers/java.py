@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.interop.drivers.base import AdminDriver, Cluster, OnProgress, Record, Refused, Topic
 
-__all__ = ["Java", "Jvm"]
+__all__ = ["Java", "Jvm", "ToolFailed"]
 
 TIMEOUT = 60.0
 FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -69,6 +69,10 @@ class Jvm:
         """End it."""
         with self._process:
             self._process.kill()
+
+
+class ToolFailed(Exception):
+    """A command line tool ended with another exit code than 0; the text is what it printed."""
 
 
 class Java(AdminDriver):
@@ -127,7 +131,7 @@ class Java(AdminDriver):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -137,7 +141,7 @@ class Java(AdminDriver):
             "consume",
             on_progress,
             topic=topic,
-            partition=partition,
+            partitions=list(partitions),
             start=start,
             count=count,
             progress=on_progress is not None,
@@ -150,6 +154,7 @@ class Java(AdminDriver):
                 tuple((name, _bytes(value)) for name, value in each["headers"]),
                 each["timestamp"],
                 each["offset"],
+                each["partition"],
             )
             for each in found
         ]
@@ -161,6 +166,13 @@ class Java(AdminDriver):
     def offsets_for_times(self, topic: str, when: int, *, partition: int = 0) -> int:
         """The consumer's way to look up a time in ms."""
         return int(self._call("offsets_for_times", topic=topic, partition=partition, when=when))
+
+    def tool(self, main: str, *arguments: str, stdin: str = "") -> str:
+        """Run a command line tool by its class; returns what it printed, if it exits with 0."""
+        answer = self._call("tool", main=main, arguments=arguments, stdin=stdin)
+        if answer["code"]:
+            raise ToolFailed(answer["printed"])
+        return str(answer["printed"])
 
     # -- administration ----------------------------------------------------------------------
 

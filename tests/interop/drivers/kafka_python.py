@@ -93,23 +93,24 @@ class KafkaPython(AdminDriver):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Record]:
         """See `Driver`."""
-        where = kafka.TopicPartition(topic, partition)
+        where = [kafka.TopicPartition(topic, number) for number in partitions]
         records: list[Record] = []
         deadline = time.monotonic() + TIMEOUT
         with closing(self._consumer(settings)) as consumer:
-            consumer.assign([where])
-            consumer.seek(where, start)
+            consumer.assign(where)
+            for each in where:
+                consumer.seek(each, start)
             while len(records) < count:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{len(records)} of {count} records arrived")
-                found = _call(consumer.poll, timeout_ms=500).get(where, ())
-                records += [_record(each) for each in found]
+                found = _call(consumer.poll, timeout_ms=500)
+                records += [_record(each) for part in found.values() for each in part]
                 if on_progress is not None:
                     on_progress(len(records))
         return records[:count]
@@ -217,4 +218,6 @@ class KafkaPython(AdminDriver):
 
 
 def _record(each: Any) -> Record:
-    return Record(each.value, each.key, tuple(each.headers), each.timestamp, each.offset)
+    return Record(
+        each.value, each.key, tuple(each.headers), each.timestamp, each.offset, each.partition
+    )

@@ -14,7 +14,7 @@ __all__ = ["Kcat"]
 
 TIMEOUT = 30
 UNIT, RECORD = "\x1f", "\x1e"
-FORMAT = r"%o %T %K %S %h\n%k%s\n"
+FORMAT = r"%p %o %T %K %S %h\n%k%s\n"
 _CODES = {KafkaError(code).str(): code for code in range(1, 120)}
 """kcat prints librdkafka's texts; the binding knows the same ones by code."""
 
@@ -92,13 +92,15 @@ class Kcat(Driver):
         topic: str,
         count: int,
         *,
-        partition: int = 0,
+        partitions: Sequence[int] = (0,),
         start: int = 0,
         on_progress: OnProgress | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> list[Record]:
         """See `Driver`."""
-        arguments = ["-C", "-E", "-u", "-t", topic, "-p", str(partition), "-o", str(start)]
+        arguments = ["-C", "-E", "-u", "-t", topic, "-o", str(start)]
+        if len(partitions) == 1:
+            arguments += ["-p", str(partitions[0])]
         arguments += ["-c", str(count), "-f", FORMAT]
         for key, value in (settings or {}).items():
             arguments += ["-X", f"{key}={value}"]
@@ -112,7 +114,7 @@ class Kcat(Driver):
             assert process.stdout is not None
             assert process.stderr is not None
             while len(records) < count and (line := process.stdout.readline()):
-                offset, timestamp, *sizes, headers = line.rstrip(b"\n").split(b" ", 4)
+                number, offset, timestamp, *sizes, headers = line.rstrip(b"\n").split(b" ", 5)
                 record_key, record_value = (_sized(process.stdout, int(size)) for size in sizes)
                 assert process.stdout.read(1) == b"\n"
                 records.append(
@@ -122,6 +124,7 @@ class Kcat(Driver):
                         _headers(headers.decode()),
                         int(timestamp),
                         int(offset),
+                        int(number),
                     )
                 )
                 if on_progress is not None:

@@ -1,10 +1,17 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
@@ -40,6 +47,7 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.common.utils.Exit;
 
 /**
  * Apache Kafka's client, driven by lines of JSON: one command a line on standard input, its result
@@ -53,11 +61,22 @@ public final class Driver {
     private static final long TIMEOUT_MS = 30_000;
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final PrintStream OUT = System.out;
+    private static final Printed PRINTED = new Printed();
+    private static volatile Integer exited;
 
     private final Map<String, Object> common = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
-        System.setOut(System.err); // whatever a library prints must not be taken for a result
+        // Whatever a library prints must not be taken for a result. Scala keeps the stream that it
+        // found first, so this one stays and only where it leads to changes.
+        System.setOut(new PrintStream(PRINTED, true));
+        System.setErr(new PrintStream(PRINTED, true));
+        Exit.setExitProcedure((code, message) -> {
+            if (exited == null) { // a tool that catches everything exits again, with 1
+                exited = code;
+            }
+            throw new Exited();
+        });
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             ObjectNode answer = JSON.createObjectNode();
@@ -90,6 +109,8 @@ public final class Driver {
                 return AppInfoParser.getVersion();
             case "produce":
                 return produce(command);
+            case "tool":
+                return tool(command);
             case "consume":
                 return consume(command);
             case "offsets_for_times":
@@ -137,13 +158,16 @@ public final class Driver {
     }
 
     private ArrayNode consume(JsonNode command) throws Exception {
-        TopicPartition where = partition(command);
+        List<TopicPartition> where = new ArrayList<>();
+        for (JsonNode number : command.get("partitions")) {
+            where.add(new TopicPartition(command.get("topic").asText(), number.asInt()));
+        }
         int count = command.get("count").asInt();
         ArrayNode records = JSON.createArrayNode();
         long deadline = System.nanoTime() + TIMEOUT_MS * 1_000_000;
         try (KafkaConsumer<byte[], byte[]> consumer = consumer()) {
-            consumer.assign(List.of(where));
-            consumer.seek(where, command.get("start").asLong());
+            consumer.assign(where);
+            where.forEach(each -> consumer.seek(each, command.get("start").asLong()));
             while (records.size() < count) {
                 if (System.nanoTime() > deadline) {
                     throw new RuntimeException(records.size() + " of " + count + " records came");
@@ -163,6 +187,7 @@ public final class Driver {
 
     private static void add(ArrayNode records, ConsumerRecord<byte[], byte[]> each) {
         ObjectNode record = records.addObject();
+        record.put("partition", each.partition());
         record.put("offset", each.offset());
         record.put("timestamp", each.timestamp());
         record.put("key", text(each.key()));
@@ -319,6 +344,51 @@ public final class Driver {
             object.fields().forEachRemaining(found::add);
         }
         return found;
+    }
+
+    /** Run the main method of a command line tool as a shell would: its exit code, what it printed. */
+    private static ObjectNode tool(JsonNode command) throws Exception {
+        List<String> arguments = new ArrayList<>();
+        command.get("arguments").forEach(each -> arguments.add(each.asText()));
+        InputStream in = System.in;
+        System.setIn(new ByteArrayInputStream(command.get("stdin").asText().getBytes(UTF_8)));
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PRINTED.target = printed;
+        exited = null;
+        try {
+            Class.forName(command.get("main").asText())
+                    .getMethod("main", String[].class)
+                    .invoke(null, (Object) arguments.toArray(new String[0]));
+        } catch (InvocationTargetException thrown) {
+            if (!(thrown.getCause() instanceof Exited)) {
+                throw new ExecutionException(thrown.getCause());
+            }
+        } finally {
+            PRINTED.target = null;
+            System.setIn(in);
+        }
+        return JSON.createObjectNode().put("code", exited == null ? 0 : exited).put("printed", printed.toString(UTF_8));
+    }
+
+    /** Thrown instead of ending the process; no Exception, or tools would handle it. */
+    private static final class Exited extends Error {}
+
+    /** Keeps what a tool prints, and forgets what is printed besides. */
+    private static final class Printed extends OutputStream {
+        private volatile ByteArrayOutputStream target;
+
+        @Override
+        public void write(int each) {
+            write(new byte[] {(byte) each}, 0, 1);
+        }
+
+        @Override
+        public void write(byte[] bytes, int start, int count) {
+            ByteArrayOutputStream current = target;
+            if (current != null) {
+                current.write(bytes, start, count);
+            }
+        }
     }
 
     private static byte[] bytes(JsonNode base64) {
