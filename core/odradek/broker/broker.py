@@ -21,6 +21,7 @@ from odradek import plugins
 from odradek.broker.budget import Budget
 from odradek.broker.host import Host
 from odradek.broker.hosting import HostedTopic, Hosting
+from odradek.broker.inventory import differences
 from odradek.broker.membership import IdInUse, open_membership
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
@@ -319,6 +320,10 @@ async def open_broker(
         membership = await stack.enter_async_context(open_membership(coordinator, view, image))
         store = await stack.enter_async_context(parts.storage.open())
         await store.probe()
+        if not store.traits.shared:
+            stored = frozenset(await store.partitions())
+            for difference in differences(view.image, config.broker.id, stored):
+                logger.error("%s", difference)
         await _adopt(coordinator, view, config.broker.id)
         tasks = await stack.enter_async_context(open_tasks())
         hosting = Hosting(
