@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,29 @@ def test_every_promise_is_cited_by_a_test_of_the_kit() -> None:
 
 def test_every_test_of_the_kit_fails_for_some_broken_store() -> None:
     assert {name for _, name in broken.FOUND_BY} == set(KIT)
+
+
+def test_every_promise_is_listed_in_the_reference() -> None:
+    assert re.findall(r"^\| (S\d+) \|", PAGE.read_text(), re.MULTILINE) == PROMISES
+
+
+def test_plugin_test_in_the_reference_runs_without_any_configuration(tmp_path: Path) -> None:
+    snippets = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (snippet,) = [code for code in snippets if "StorageConformance" in code]
+    assert len(snippet.splitlines()) < 30
+    (tmp_path / "test_my_store.py").write_text(snippet)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout
+    assert re.search(r"^\d\d passed, \d\d skipped", run.stdout, re.MULTILINE), run.stdout
+    assert "no Trait.POWER" in run.stdout or "no Trait.CRASH" in run.stdout
 
 
 @pytest.mark.parametrize("trait", Trait)

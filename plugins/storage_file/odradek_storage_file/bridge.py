@@ -69,7 +69,8 @@ class GroupCommit:
     """Syncs the partitions of one directory, a pass at a time, in a thread of its own.
 
     A pass takes `at_once` partitions, since it holds a descriptor or two for each. It begins
-    `interval_s` after the first append, if that is given, or when `hurry` is called. `failed` is
+    `interval_s` after the first append, if that is given, or when `interval_bytes` were counted,
+    or when `hurry` is called. `failed` is
     called once, with the error that ended it all: no pass is made after a failure.
     """
 
@@ -79,11 +80,14 @@ class GroupCommit:
         failed: Callable[[OSError], object],
         at_once: int,
         interval_s: float | None = None,
+        interval_bytes: int = 0,
     ) -> None:
         self._ops = ops
         self._failed = failed
         self._at_once = at_once
         self._interval = interval_s
+        self._interval_bytes = interval_bytes
+        self._counted = 0
         self._waiting: list[Syncable] = []
         self._task: trio.lowlevel.Task | None = None
         self._urgent = trio.Event()
@@ -101,6 +105,13 @@ class GroupCommit:
         if task is not None:
             self._task = None
             trio.lowlevel.reschedule(task)
+
+    def count(self, size: int) -> None:
+        """Count appended bytes towards `interval_bytes`."""
+        self._counted += size
+        if self._counted >= self._interval_bytes:
+            self._counted = 0
+            self._urgent.set()
 
     def hurry(self) -> None:
         """Do not wait for the interval to pass."""

@@ -12,66 +12,35 @@ import trio
 from odradek.contracts.storage import (
     MAX_RELATIVE_OFFSET,
     Chunk,
-    Corrupt,
-    DataRef,
     EpochStart,
-    Hint,
     LogSnapshot,
     Offline,
-    OutOfRange,
     PartitionKey,
     Recovery,
-    SegmentIndex,
     SegmentInfo,
     Unavailable,
 )
-from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
 from odradek_storage_file.bridge import Work, in_thread
-from odradek_storage_file.files import FileRef, SegmentFile
-from odradek_storage_file.indexes import IndexBuilder, load_index, rebuild_index
+from odradek_storage_file.files import SegmentFile
+from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.ops import NO_SPACE, write_all
-from odradek_storage_file.recovery import Loaded, save_manifest
+from odradek_storage_file.reading import Segment
+from odradek_storage_file.recovery import Loaded
+from odradek_storage_file.saving import save_manifest
 
 if TYPE_CHECKING:
     from odradek_storage_file.edits import Built
     from odradek_storage_file.store import FileStore
     from odradek_storage_file.writer import FileWriter
 
-__all__ = ["SEGMENT_BYTES", "Partition", "Segment"]
+__all__ = ["SEGMENT_BYTES", "Partition"]
 
 SEGMENT_BYTES = 2**31 - 1
 """Positions in Kafka's indexes are 32-bit."""
 
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-
-class Segment:
-    """A sealed segment: what is told of it, and its file."""
-
-    __slots__ = ("crc", "file", "info", "rows")
-
-    def __init__(self, info: SegmentInfo, rows: int, crc: int, file: SegmentFile) -> None:
-        self.info = info
-        self.rows = rows
-        self.crc = crc
-        self.file = file
-
-    def entry(self) -> SealedEntry:
-        """Its line in the manifest."""
-        info = self.info
-        return SealedEntry(
-            info.id,
-            info.base_offset,
-            info.end_offset,
-            info.size,
-            info.max_timestamp,
-            info.max_timestamp_offset,
-            info.created_ms,
-            self.rows,
-            self.crc,
-        )
 
 
 class Partition:
@@ -238,17 +207,6 @@ class Partition:
             False,
         )
 
-    def find(self, segment_id: int) -> Segment | None:
-        """Return a sealed segment, or None for the active one. Raises OutOfRange."""
-        if self.dropped:
-            raise OutOfRange(f"{self.key} was removed")
-        if segment_id == self.id:
-            return None
-        for segment in reversed(self.sealed):
-            if segment.info.id == segment_id:
-                return segment
-        raise OutOfRange(f"{self.key} has no segment {segment_id}")
-
     # -- appending ---------------------------------------------------------------------------
 
     def append(self, chunk: Chunk) -> int:  # noqa: PLR0915  # the hot path: calls cost
@@ -307,6 +265,8 @@ class Partition:
         if not self._queued and store.syncs:
             self._queued = True
             store.commits.mark(self)
+        if store.interval_bytes:
+            store.commits.count(size)
         return appended
 
     def _write_failed(self, fd: int, position: int, error: OSError) -> Exception:
@@ -482,63 +442,6 @@ class Partition:
         """Built files have their names now."""
         for segment in self.sealed:
             segment.file.path = segment.file.later_path
-
-    # -- reading -----------------------------------------------------------------------------
-
-    async def read(self, segment_id: int, position: int, max_bytes: int, hint: Hint) -> DataRef:
-        """See `PartitionReader.read`."""
-        while self.changing is not None:
-            await self.changing.wait()
-        segment = self.find(segment_id)
-        if segment is None:
-            file, size = self.file, self.size
-        else:
-            file, size = segment.file, segment.info.size
-        assert file is not None
-        if not 0 <= position <= size:
-            raise OutOfRange(f"position {position} is beyond the {size} bytes of {file.path}")
-        return FileRef(file, position, min(max_bytes, size - position))
-
-    async def index(self, segment_id: int) -> SegmentIndex:
-        """See `PartitionReader.index`."""
-        while self.changing is not None:
-            await self.changing.wait()
-        segment = self.find(segment_id)
-        if segment is None:
-            file, base, size = self.file, self.base, self.size
-            rows, crc, pending = self.builder.rows, self.builder.crc, self.builder.pending_rows
-        else:
-            file, base, size = segment.file, segment.info.base_offset, segment.info.size
-            rows, crc, pending = segment.rows, segment.crc, b""
-        assert file is not None
-        stem = f"{self.path}/{layout.stem(base)}"
-        ops = self.store.ops
-        if rows <= 64:  # one small read costs less than a thread
-            index = load_index(ops, stem + ".rows", base, rows, crc, pending)
-        else:
-            index = await in_thread(load_index, ops, stem + ".rows", base, rows, crc, pending)
-        if index is not None:
-            return index
-        return await self._rebuilt(file, stem, base, size, segment)
-
-    async def _rebuilt(
-        self, file: SegmentFile, stem: str, base: int, size: int, segment: Segment | None
-    ) -> SegmentIndex:
-        fd = file.hold()
-        try:
-            builder, index = await in_thread(
-                rebuild_index, self.store.ops, fd, stem, base, size, segment is not None
-            )
-        except CorruptBatch as error:
-            raise Corrupt(f"{file.path}: {error.detail}; repair the partition") from error
-        except OSError as error:
-            raise Unavailable(f"cannot read {file.path}: {error.strerror}") from error
-        finally:
-            file.release()
-        if segment is not None and segment in self.sealed:
-            segment.rows, segment.crc = builder.rows, builder.crc
-            self.saved = -1  # the manifest has the old CRC
-        return index
 
     def close(self) -> None:
         """Let go of every file."""

@@ -32,10 +32,11 @@ from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
-from odradek_storage_file.ops import NO_SPACE, Ops, write_all, write_atomically
-from odradek_storage_file.space import Space
+from odradek_storage_file.ops import Ops
+from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
+from odradek_storage_file.truncation import truncate_files
 
-__all__ = ["Loaded", "create", "load", "save_manifest", "write_manifest"]
+__all__ = ["Loaded", "create", "finish_edits", "load", "next_valid"]
 
 WINDOW = 4 * 1024 * 1024
 LARGEST_BATCH = 256 * 1024 * 1024
@@ -69,48 +70,6 @@ class _Tail:
     detail: str = ""
 
 
-def write_manifest(ops: Ops, path: str, manifest: Manifest) -> None:
-    """Replace a partition's manifest, durably. Raises OSError."""
-    write_atomically(ops, path, layout.MANIFEST, manifest.encode())
-
-
-def save_manifest(ops: Ops, space: Space, path: str, manifest: Manifest) -> None:
-    """Write the manifest and Kafka's leader-epoch-checkpoint, with the ballast's room if need be.
-
-    Raises OSError.
-    """
-    try:
-        _save(ops, path, manifest)
-    except OSError as error:
-        # A temporary file that had no room is written anew from its first byte: unlike a failed
-        # fsync, that leaves no doubt about what is on the disk.
-        if error.errno not in NO_SPACE or not space.drop_ballast():
-            raise
-        _save(ops, path, manifest)
-
-
-def _save(ops: Ops, path: str, manifest: Manifest) -> None:
-    _write_epochs(ops, path, manifest)
-    write_manifest(ops, path, manifest)
-
-
-def _write_epochs(ops: Ops, path: str, manifest: Manifest) -> None:
-    """For Kafka's tools: the manifest is what counts, so a plain write will do."""
-    file = f"{path}/{layout.EPOCH_CHECKPOINT}"
-    data = layout.epoch_checkpoint(manifest.epochs)
-    try:
-        if read_file(ops, file) == data:
-            return
-    except FileNotFoundError:
-        pass
-    fd = ops.open(f"{file}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_all(ops, fd, [data], 0)
-    finally:
-        ops.close(fd)
-    ops.rename(f"{file}.tmp", file)
-
-
 def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Loaded | None:
     """Open the directory of a partition; None when there is none.
 
@@ -133,8 +92,6 @@ def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Load
     if manifest.truncate_to is not None:
         if not repair:
             raise Unavailable(f"{path} is being truncated")
-        from odradek_storage_file.edits import truncate_files  # they need each other, rarely
-
         try:
             truncate_files(ops, path, manifest, {})
         except CorruptBatch as error:
@@ -168,32 +125,6 @@ def create(ops: Ops, root: str, path: str, key: PartitionKey) -> Loaded:
     ops.sync_directory(path)
     ops.sync_directory(root)
     return Loaded(path, manifest, builder, {}, Recovery())
-
-
-def read_manifest(ops: Ops, path: str, key: PartitionKey) -> Manifest:
-    """Read and check a partition's manifest. Raises Corrupt, OSError."""
-    file = f"{path}/{layout.MANIFEST}"
-    try:
-        manifest = Manifest.decode(read_file(ops, file), file)
-    except Corrupt as error:
-        raise Corrupt(f"{error}; repair the partition to make it from the segments") from None
-    if manifest.key != str(key):
-        raise Corrupt(f"{file} belongs to partition {manifest.key}: the directory was renamed")
-    return manifest
-
-
-def read_file(ops: Ops, path: str) -> bytes:
-    """Return the whole of a small file. Raises OSError."""
-    fd = ops.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        position = 0
-        while data := ops.pread(fd, 1 << 20, position):
-            parts.append(data)
-            position += len(data)
-        return b"".join(parts)
-    finally:
-        ops.close(fd)
 
 
 def _read_blob(ops: Ops, path: str, number: int, size: int, crc: int) -> bytes:
@@ -381,17 +312,6 @@ def _needed(data: bytes) -> int:
         return parse_header(data).size if len(data) >= HEADER_SIZE else WINDOW
     except CorruptBatch:
         return 0
-
-
-def read_range(ops: Ops, fd: int, position: int, count: int) -> bytes:
-    """Read exactly `count` bytes that are there. Raises OSError."""
-    data = ops.pread(fd, count, position)
-    while len(data) < count:  # a signal, or the 2 GiB that Linux reads at most
-        more = ops.pread(fd, count - len(data), position + len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _check_order(file: str, meta: BatchMeta, manifest: Manifest) -> None:

@@ -21,18 +21,13 @@ from odradek.contracts.storage import (
 )
 from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
-from odradek_storage_file.edits import truncate_files
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.lock import DirectoryLock
 from odradek_storage_file.ops import Ops, write_all
-from odradek_storage_file.recovery import (
-    finish_edits,
-    read_file,
-    read_manifest,
-    read_range,
-    write_manifest,
-)
+from odradek_storage_file.recovery import finish_edits
+from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
+from odradek_storage_file.truncation import truncate_files
 from odradek_storage_file.verify import WINDOW, Finding, segment_bases, walk_segment
 
 __all__ = ["RepairReport", "repair"]

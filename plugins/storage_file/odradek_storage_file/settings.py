@@ -27,7 +27,6 @@ class FileStorageSettings:
         256 * 1024,
         minimum=1,
         doc="With `durability = interval`: how many bytes may wait for a sync.",
-        kafka="log.flush.interval.messages",
     )
     interval_ms: int = setting(
         100,

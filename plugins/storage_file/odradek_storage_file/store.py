@@ -60,6 +60,7 @@ class FileStore(SegmentStore):
         self.pwritev = ops.pwritev
         self.failure: str | None = None
         self.syncs = settings.durability != "none"
+        self.interval_bytes = settings.interval_bytes if settings.durability == "interval" else 0
         self.waits_for_sync = settings.durability == "ack"
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limit = settings.max_open_files or max(soft // 2, 16)
@@ -69,7 +70,8 @@ class FileStore(SegmentStore):
             ops,
             lambda error: self.fail(error, f"cannot sync {root}"),
             limit,
-            settings.interval_ms / 1000 if settings.durability == "interval" else None,
+            settings.interval_ms / 1000 if self.interval_bytes else None,
+            self.interval_bytes,
         )
         self._live: dict[PartitionKey, Partition] = {}
         self._opening: dict[PartitionKey, trio.Lock] = {}

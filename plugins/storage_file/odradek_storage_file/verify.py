@@ -18,7 +18,8 @@ from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, SealedEntry
 from odradek_storage_file.ops import Ops
-from odradek_storage_file.recovery import next_valid, read_file, read_manifest, read_range
+from odradek_storage_file.recovery import next_valid
+from odradek_storage_file.saving import read_file, read_manifest, read_range
 
 __all__ = [
     "DumpedBatch",

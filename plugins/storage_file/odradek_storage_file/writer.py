@@ -22,7 +22,7 @@ from odradek.contracts.storage import (
     SegmentIndex,
     SegmentInfo,
 )
-from odradek_storage_file import edits
+from odradek_storage_file import edits, reading
 
 if TYPE_CHECKING:
     from odradek_storage_file.partition import Partition
@@ -86,12 +86,12 @@ class FileReader(PartitionReader):
     async def index(self, segment_id: int) -> SegmentIndex:
         """Load or rebuild a segment's index."""
         self._check_open()
-        return await self.partition.index(segment_id)
+        return await reading.index(self.partition, segment_id)
 
     async def read(self, segment_id: int, position: int, max_bytes: int, hint: Hint) -> DataRef:
         """Refer to a range of a segment's file."""
         self._check_open()
-        return await self.partition.read(segment_id, position, max_bytes, hint)
+        return await reading.read(self.partition, segment_id, position, max_bytes, hint)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -157,11 +157,11 @@ class FileWriter(PartitionWriter):
 
     async def index(self, segment_id: int) -> SegmentIndex:
         """Load or rebuild a segment's index."""
-        return await self.partition.index(segment_id)
+        return await reading.index(self.partition, segment_id)
 
     async def read(self, segment_id: int, position: int, max_bytes: int, hint: Hint) -> DataRef:
         """Refer to a range of a segment's file."""
-        return await self.partition.read(segment_id, position, max_bytes, hint)
+        return await reading.read(self.partition, segment_id, position, max_bytes, hint)
 
     # -- writing -----------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class LossyOps(Ops):
         self.fail_sync: int | None = None
         self.fail_write: int | None = None
         self.syncs = 0
-        self.on_operation: Callable[[str], None] = lambda _: None
+        self.on_operation: Callable[[str], object] = lambda _: None
 
     # -- operations --------------------------------------------------------------------------
 

@@ -41,6 +41,16 @@ def tree(root: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in root.rglob("*")}
 
 
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
+async def removed(path: Path, only: str = "") -> None:
+    with trio.fail_after(10):
+        while exists(path) and path.name.endswith(only):
+            await trio.lowlevel.checkpoint()
+
+
 def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         while True:
@@ -158,6 +168,8 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
             )
             ref.close()
             await store.drop(KEY)
+            for path in tree(tmp_path):
+                await removed(path, only=layout.DELETED_SUFFIX)
     left = [t for t in threading.enumerate() if "storage-file" in t.name]
     assert left == []
     assert threading.active_count() <= threads + 8  # trio keeps idle workers for a while
@@ -171,7 +183,7 @@ async def test_dropped_directories_of_a_crash_are_removed(tmp_path: Path) -> Non
     (left / "x.log").write_bytes(b"x")
     async with open_file_store(tmp_path.as_uri(), SETTINGS) as store:
         assert list(await store.partitions()) == []
-    assert not left.exists()
+        await removed(left)
 
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
@@ -205,6 +217,25 @@ async def test_a_failure_takes_the_whole_directory_offline(tmp_path: Path, kind:
     async with open_store(tmp_path.as_uri(), SETTINGS) as store:
         for key in many(3):
             await Log(await store.open_writer(key, Claim(1, 1))).append().wait()
+
+
+@pytest.mark.parametrize("limit", ["interval_ms", "interval_bytes"])
+async def test_interval_syncs_by_itself(tmp_path: Path, limit: str) -> None:
+    far = attrs.evolve(SETTINGS, durability="interval", interval_ms=10**7, interval_bytes=10**7)
+    settings = attrs.evolve(far, **{limit: 200})
+    synced = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    ops = LossyOps(tmp_path)
+    async with open_store(tmp_path.as_uri(), settings, ops) as store:
+        log = Log(await store.open_writer(KEY, Claim(1, 1)))
+        ops.on_operation = lambda what: what == "sync" and token.run_sync_soon(synced.set)
+        assert log.append(value_bytes=100).durable
+        if limit == "interval_bytes":
+            assert not synced.is_set()
+            log.append(value_bytes=100)
+        with trio.fail_after(10):
+            await synced.wait()
+        ops.on_operation = lambda _: None
 
 
 async def test_partial_writes_are_completed(tmp_path: Path) -> None:

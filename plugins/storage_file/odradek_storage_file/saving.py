@@ -1,0 +1,92 @@
+"""Reading and writing a partition's small files. For worker threads: everything here blocks."""
+
+from __future__ import annotations
+
+import os
+
+from odradek.contracts.storage import Corrupt, PartitionKey
+from odradek_storage_file import layout
+from odradek_storage_file.layout import Manifest
+from odradek_storage_file.ops import NO_SPACE, Ops, write_all, write_atomically
+from odradek_storage_file.space import Space
+
+__all__ = ["read_file", "read_manifest", "read_range", "save_manifest", "write_manifest"]
+
+
+def write_manifest(ops: Ops, path: str, manifest: Manifest) -> None:
+    """Replace a partition's manifest, durably. Raises OSError."""
+    write_atomically(ops, path, layout.MANIFEST, manifest.encode())
+
+
+def save_manifest(ops: Ops, space: Space, path: str, manifest: Manifest) -> None:
+    """Write the manifest and Kafka's leader-epoch-checkpoint, with the ballast's room if need be.
+
+    Raises OSError.
+    """
+    try:
+        _save(ops, path, manifest)
+    except OSError as error:
+        # A temporary file that had no room is written anew from its first byte: unlike a failed
+        # fsync, that leaves no doubt about what is on the disk.
+        if error.errno not in NO_SPACE or not space.drop_ballast():
+            raise
+        _save(ops, path, manifest)
+
+
+def _save(ops: Ops, path: str, manifest: Manifest) -> None:
+    _write_epochs(ops, path, manifest)
+    write_manifest(ops, path, manifest)
+
+
+def _write_epochs(ops: Ops, path: str, manifest: Manifest) -> None:
+    """For Kafka's tools: the manifest is what counts, so a plain write will do."""
+    file = f"{path}/{layout.EPOCH_CHECKPOINT}"
+    data = layout.epoch_checkpoint(manifest.epochs)
+    try:
+        if read_file(ops, file) == data:
+            return
+    except FileNotFoundError:
+        pass
+    fd = ops.open(f"{file}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(ops, fd, [data], 0)
+    finally:
+        ops.close(fd)
+    ops.rename(f"{file}.tmp", file)
+
+
+def read_manifest(ops: Ops, path: str, key: PartitionKey) -> Manifest:
+    """Read and check a partition's manifest. Raises Corrupt, OSError."""
+    file = f"{path}/{layout.MANIFEST}"
+    try:
+        manifest = Manifest.decode(read_file(ops, file), file)
+    except Corrupt as error:
+        raise Corrupt(f"{error}; repair the partition to make it from the segments") from None
+    if manifest.key != str(key):
+        raise Corrupt(f"{file} belongs to partition {manifest.key}: the directory was renamed")
+    return manifest
+
+
+def read_file(ops: Ops, path: str) -> bytes:
+    """Return the whole of a small file. Raises OSError."""
+    fd = ops.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        position = 0
+        while data := ops.pread(fd, 1 << 20, position):
+            parts.append(data)
+            position += len(data)
+        return b"".join(parts)
+    finally:
+        ops.close(fd)
+
+
+def read_range(ops: Ops, fd: int, position: int, count: int) -> bytes:
+    """Read exactly `count` bytes that are there. Raises OSError."""
+    data = ops.pread(fd, count, position)
+    while len(data) < count:  # a signal, or the 2 GiB that Linux reads at most
+        more = ops.pread(fd, count - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
