@@ -227,7 +227,8 @@ async def test_acks_0_gets_no_response(peer: Peer) -> None:
     await peer.create("events")
     for _ in range(3):
         await peer.send(produce_request("events", acks=0), 9)
-    assert len(records_of(await peer.fetch("events"))) == 3
+    found = await peer.fetch("events", min_bytes=3 * len(batch()), max_wait_ms=10_000)
+    assert len(records_of(found)) == 3
 
 
 async def test_acks_0_with_an_error_closes_the_connection_after_what_came_before(

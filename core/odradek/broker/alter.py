@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.configs import Resource
+from odradek.broker.configs import Resource, check_topic
 from odradek.broker.guard import as_kafka_error
-from odradek.config import TopicSettings
 from odradek.contracts.coordinator import Conflict, Version
 from odradek.errors import ErrorCode, KafkaError
 
@@ -58,7 +57,7 @@ async def _replace(
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         configs = change(topic.configs)
-        TopicSettings.parse(configs, broker.config.topics)
+        check_topic(configs, broker.config.topics)
         if validate_only or configs == topic.configs:
             return
         async with as_kafka_error():

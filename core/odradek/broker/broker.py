@@ -19,6 +19,7 @@ from attrs import frozen
 
 from odradek import plugins
 from odradek.broker.budget import Budget
+from odradek.broker.configs import check_topic
 from odradek.broker.host import Host
 from odradek.broker.hosting import HostedTopic, Hosting
 from odradek.broker.inventory import differences
@@ -29,7 +30,7 @@ from odradek.broker.tasks import open_tasks
 from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
-from odradek.config import Config, TopicSettings
+from odradek.config import Config
 from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put
 from odradek.contracts.storage import SegmentStore
 from odradek.contracts.transport import Listener
@@ -136,7 +137,7 @@ class Broker:
         if name in image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         settings = self.config.broker
-        TopicSettings.parse(configs or {}, self.config.topics)
+        check_topic(configs or {}, self.config.topics)
         if assignment is None:
             count = settings.default_partitions if partitions == -1 else partitions
             replicas = (
@@ -224,7 +225,7 @@ class Broker:
 
         Raises Conflict when the topic was changed since it was looked at.
         """
-        TopicSettings.parse(configs, self.config.topics)
+        check_topic(configs, self.config.topics)
         await topics.set_configs(self.coordinator, topic, configs)
         # Not until exactly these are seen: a later change may hide them from the view.
         await self.hosting.wait_for(

@@ -17,12 +17,25 @@ from odradek.config import (
     settings_of,
     topic_settings,
 )
-from odradek.errors import KafkaError
+from odradek.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.broker.broker import Broker
 
-__all__ = ["Resource", "Row", "Source", "Synonym", "broker_configs", "public_url", "topic_configs"]
+__all__ = [
+    "Resource",
+    "Row",
+    "Source",
+    "Synonym",
+    "broker_configs",
+    "check_topic",
+    "public_url",
+    "topic_configs",
+]
+
+
+VALUE_LIMIT = 4096
+"""Characters of a setting's value: all settings of a topic share one entry in the coordinator."""
 
 
 class Resource(IntEnum):
@@ -67,6 +80,17 @@ def public_url(url: str) -> str:
     place, slash, path = rest.partition("/")
     _, at, host = place.rpartition("@")
     return f"{scheme}{slashes}***@{host}{slash}{path}" if at else url
+
+
+def check_topic(configs: Mapping[str, str], defaults: TopicSettings) -> TopicSettings:
+    """Return the settings that a client wants for a topic. Raises KafkaError INVALID_CONFIG."""
+    for name, value in configs.items():
+        if len(value) > VALUE_LIMIT:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name[:80]}: a value has at most {VALUE_LIMIT} characters",
+            )
+    return TopicSettings.parse(configs, defaults)
 
 
 def topic_configs(config: Config, overrides: Mapping[str, str]) -> list[Row]:

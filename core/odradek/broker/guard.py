@@ -16,7 +16,15 @@ from odradek.contracts.coordinator import (
 from odradek.contracts.storage import StorageError
 from odradek.errors import ErrorCode, KafkaError
 
-__all__ = ["as_kafka_error"]
+__all__ = ["as_kafka_error", "told"]
+
+MESSAGE_LIMIT = 1000
+
+
+def told(error: KafkaError) -> str:
+    """What a response says of an error. Cut: it may quote the client, and has to be encoded."""
+    text = error.detail or error.code.text
+    return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}..."
 
 
 @asynccontextmanager

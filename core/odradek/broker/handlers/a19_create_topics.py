@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.configs import topic_configs
-from odradek.broker.guard import as_kafka_error
+from odradek.broker.guard import as_kafka_error, told
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
 from odradek.wire.api.a19_create_topics import (
@@ -118,6 +118,6 @@ def _failed(topic: CreatableTopic, error: KafkaError) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         error_code=error.code,
-        error_message=error.detail or error.code.text,
+        error_message=told(error),
         configs=None,
     )

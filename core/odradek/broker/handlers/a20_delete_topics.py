@@ -11,7 +11,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.guard import as_kafka_error
+from odradek.broker.guard import as_kafka_error, told
 from odradek.cluster.image import TopicImage
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import NULL_UUID, Message
@@ -80,5 +80,5 @@ def _failed(name: str | None, topic_id: UUID, error: KafkaError) -> DeletableTop
         name=name,
         topic_id=topic_id,
         error_code=error.code,
-        error_message=error.detail or error.code.text,
+        error_message=told(error),
     )

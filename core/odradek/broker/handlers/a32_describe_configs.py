@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odradek.broker.configs import Resource, Row, broker_configs, topic_configs
+from odradek.broker.guard import told
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
 from odradek.wire.api.a32_describe_configs import (
@@ -40,7 +41,7 @@ def handle(caller: Caller, request: DescribeConfigsRequest, version: int) -> Mes
             rows = _rows(caller.broker, resource)
         except KafkaError as error:
             result.error_code = error.code
-            result.error_message = error.detail or error.code.text
+            result.error_message = told(error)
         else:
             wanted = resource.configuration_keys
             result.configs = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odradek.broker.alter import alter, repeated
+from odradek.broker.guard import told
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
 from odradek.wire.api.a33_alter_configs import (
@@ -48,7 +49,7 @@ async def handle(caller: Caller, request: AlterConfigsRequest, version: int) -> 
             )
         except KafkaError as error:
             result.error_code = error.code
-            result.error_message = error.detail or error.code.text
+            result.error_message = told(error)
     return response
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from odradek.broker.guard import as_kafka_error
+from odradek.broker.guard import as_kafka_error, told
 from odradek.cluster.topics import MAX_PARTITIONS
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
@@ -44,7 +44,7 @@ async def handle(caller: Caller, request: CreatePartitionsRequest, version: int)
                     await _grow(broker, topic, request.validate_only)
             except KafkaError as error:
                 result.error_code = error.code
-                result.error_message = error.detail or error.code.text
+                result.error_message = told(error)
             response.results.append(result)
     for topic in request.topics[len(response.results) :]:
         response.results.append(

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from odradek.broker.alter import alter, repeated
+from odradek.broker.guard import told
 from odradek.config import Config, ConfigType, topic_settings
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
@@ -60,7 +61,7 @@ async def handle(caller: Caller, request: IncrementalAlterConfigsRequest, versio
             )
         except KafkaError as error:
             result.error_code = error.code
-            result.error_message = error.detail or error.code.text
+            result.error_message = told(error)
     return response
 
 
