@@ -33,8 +33,8 @@ def copy(source: Path, target: Path) -> Path:
 def closed(tmp_path: Path) -> Path:
     """Make a database of some pages that was closed in order."""
     database = Database.open(tmp_path / "closed")
-    database.write([entry(number) for number in range(40)], [])
-    database.write([], ["a/7"])
+    database.write({f"a/{number}": entry(number) for number in range(40)})
+    database.write({"a/7": None})
     database.close()
     return tmp_path / "closed"
 
@@ -44,7 +44,7 @@ def crashed(tmp_path: Path) -> Path:
     """Make a database whose last transactions are in the log only, as after kill -9."""
     database = Database.open(tmp_path / "running")
     for number in range(COMMITS):
-        database.write([entry(number)], [])
+        database.write({f"a/{number}": entry(number)})
     copy(tmp_path / "running", tmp_path / "crashed")
     database.close()
     return tmp_path / "crashed"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,12 +35,11 @@ class Disk(DatabaseThread):
         self.begun = trio.Event()
         self.let_go = trio.Event()
 
-    async def write(self, entries: Sequence[Entry], deleted: Collection[str]) -> None:
+    async def write(self, changes: Mapping[str, Entry | None]) -> None:
         self.writes += 1
         self.begun.set()
-        with trio.CancelScope(shield=True):
-            await self.let_go.wait()
-        await super().write(entries, deleted)
+        await self.let_go.wait()
+        await super().write(changes)
 
 
 @asynccontextmanager
@@ -231,12 +230,12 @@ from odradek.embedded.database import Database, WriteFailed
 
 directory = Path(sys.argv[1])
 database = Database.open(directory)
-database.write([Entry("a/before", b"v", Version(1), 1, 1)], [])
+database.write({"a/before": Entry("a/before", b"v", Version(1), 1, 1)})
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
     try:
-        database.write([Entry("a/child", b"v", Version(2), 2, 2)], [])
+        database.write({"a/child": Entry("a/child", b"v", Version(2), 2, 2)})
     except WriteFailed as error:
         assert "forked" in str(error)
     else:
@@ -248,11 +247,11 @@ if child == 0:
     os.read(go[0], 1)  # outlives its parent's use of the directory
     sys.exit(0)  # with everything that an interpreter does at its end
 os.read(ready[0], 1)
-database.write([Entry("a/after", b"v", Version(3), 3, 3)], [])
+database.write({"a/after": Entry("a/after", b"v", Version(3), 3, 3)})
 database.close()
 again = Database.open(directory)
 assert set(again.entries) == {"a/before", "a/after"}, again.entries
-again.write([Entry("a/last", b"v", Version(4), 4, 4)], [])
+again.write({"a/last": Entry("a/last", b"v", Version(4), 4, 4)})
 os.write(go[1], b".")
 assert os.waitpid(child, 0)[1] == 0
 assert (directory / "coordinator.db-wal").stat().st_size, "the child removed the log"
@@ -297,10 +296,14 @@ def test_sqlite_is_imported_only_when_it_is_used() -> None:
 async def test_factory_opens_the_directory_of_the_url(tmp_path: Path) -> None:
     (factory,) = odradek_coordinator()
     assert factory.scheme == "embedded"
-    for number, url in enumerate((f"embedded:{tmp_path}/a", f"embedded://{tmp_path}/a")):
+    directory = tmp_path / "my data"
+    encoded = directory.as_uri().removeprefix("file:")  # how the default URL is made
+    for number, path in enumerate((directory, f"//{directory}", encoded)):
+        url = f"embedded:{path}"
         async with factory.open(url, factory.settings()) as coordinator:
             assert len(await coordinator.list("a")) == number
             await coordinator.put(f"a/{number}", b"v")
+    assert os.listdir(tmp_path) == ["my data"]
     for url in ("embedded:", "embedded:relative/path"):
         with pytest.raises(ConfigError, match="absolute directory"):
             factory.open(url, factory.settings())

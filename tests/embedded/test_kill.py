@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from odradek.contracts.coordinator import Entry
-from odradek.embedded.database import BOOT_SHIFT
+from odradek.contracts.local import BOOT_SHIFT
 
 
 def test_killed_twenty_times_loses_nothing_acknowledged(

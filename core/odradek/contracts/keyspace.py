@@ -1,9 +1,9 @@
 """What the coordinator contract means, executable and without I/O.
 
-A `Keyspace` is the state that one process holds: memory serves it as it is, the embedded
-coordinator makes it durable. Changes are made in a `Draft`, which sees its own writes, and become
+A `Keyspace` is the state that one process holds: memory serves it as it is, a `LocalCoordinator`
+makes it durable. Changes are made in a `Draft`, which sees its own writes, and become
 visible all at once by `Keyspace.commit`; a draft that is dropped never happened. So a plugin can
-collect many transactions in one draft, make `Draft.changes` durable, and only then commit.
+collect many transactions in one draft, store `Draft.lasting_changes`, and only then commit.
 
 There is one draft at a time: the owner commits or drops it before beginning the next.
 """
@@ -134,12 +134,14 @@ class Draft:
     """Changes that nobody sees yet.
 
     `changes` maps keys to their state after the draft, None for deleted; `revision` is the last
-    one given out; `ended_sessions` are gone once it is committed.
+    one given out; `ended_sessions` are gone once it is committed. `size` is how many bytes of keys
+    and values were written.
     """
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace = keyspace
         self.revision = keyspace.revision
+        self.size = 0
         self.changes: dict[str, Entry | None] = {}
         self.ended_sessions: set[str] = set()
 
@@ -173,6 +175,18 @@ class Draft:
                 self._delete(key)
         self.ended_sessions.add(session_id)
 
+    def lasting_changes(self) -> dict[str, Entry | None]:
+        """Return what the disk must know of `changes`, where an ephemeral entry is none."""
+        lasting: dict[str, Entry | None] = {}
+        for key, entry in self.changes.items():
+            if entry is not None and entry.owner is None:
+                lasting[key] = entry
+            else:
+                before = self._keyspace.get(key)
+                if before is not None and before.owner is None:
+                    lasting[key] = None
+        return lasting
+
     def _expect(self, op: Op) -> None:
         entry = self.get(op.key)
         found = ABSENT if entry is None else entry.version
@@ -193,6 +207,7 @@ class Draft:
 
     def _write(self, key: str, value: bytes, owner: str | None) -> Version:
         self.revision += 1
+        self.size += len(key) + len(value)
         version = Version(self.revision)
         before = self.get(key)
         if before is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from urllib.parse import unquote
 
 from odradek.config import ConfigError
 from odradek.contracts.coordinator import Coordinator
@@ -20,7 +21,7 @@ def _open(
     # Imported here because it brings sqlite3, which a broker with another coordinator never needs.
     from odradek.embedded.coordinator import open_embedded_coordinator
 
-    path = Path(url.removeprefix("embedded:").removeprefix("//"))
+    path = Path(unquote(url.removeprefix("embedded:").removeprefix("//")))
     if not path.is_absolute():
         raise ConfigError([f"coordinator {url!r}: want embedded:/path, an absolute directory"])
     return open_embedded_coordinator(path, settings)

@@ -1,12 +1,12 @@
 """Where threads meet trio: the only file of the embedded coordinator that starts any.
 
 SQLite blocks while it syncs, so each call runs in one of trio's worker threads, never two at a
-time. No call can be abandoned half-way: cancellation waits for the disk.
+time. No call is abandoned half-way: cancellation waits for the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import trio
@@ -32,12 +32,9 @@ class DatabaseThread:
         """Open the database in `directory`."""
         return cls(await trio.to_thread.run_sync(Database.open, directory))
 
-    async def write(self, entries: Sequence[Entry], deleted: Collection[str]) -> None:
-        """Make a write durable; not to be cancelled, for it would not be known what happened."""
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(
-                self._database.write, entries, deleted, limiter=self._limiter
-            )
+    async def write(self, changes: Mapping[str, Entry | None]) -> None:
+        """Make a write durable."""
+        await trio.to_thread.run_sync(self._database.write, changes, limiter=self._limiter)
 
     async def close(self) -> None:
         """Close the database, also when cancelled."""

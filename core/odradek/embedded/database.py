@@ -4,8 +4,8 @@ One directory holds ``coordinator.db`` (WAL mode, synchronous=FULL) and ``coordi
 persistent entries lie in one table, each row with a CRC-32 of its contents, because SQLite has no
 page checksums of its own: a flipped bit in a value would otherwise become cluster metadata.
 
-Ephemeral entries are never written. Revisions are ``boot << 40 | counter``: `boot` is raised
-durably at each opening, so revisions that only ever existed in memory are not given out again.
+Ephemeral entries are never written. `boot`, the upper bits of all revisions, is raised durably at
+each opening.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import ctypes
 import os
 import sqlite3
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from odradek.contracts.coordinator import Entry, Unavailable, Version
+from odradek.contracts.coordinator import Entry, Unavailable, Uncertain, Version
+from odradek.contracts.local import BOOT_SHIFT
 from odradek.embedded.directory import LOCK_NAME, InUse, lock_directory, make_directory, sync
 from odradek.embedded.wal import transactions_after_damage
 from odradek.errors import OdradekError
@@ -33,7 +34,6 @@ APPLICATION_ID: Final = 0x4F445244
 """SQLite's `application_id`: the letters ODRD, which file(1) shows."""
 FORMAT: Final = 1
 """SQLite's `user_version`; raised when an older version could not read the tables."""
-BOOT_SHIFT: Final = 40
 MAX_BOOT: Final = 1 << 22  # keeps revisions within SQLite's 63 bits
 
 _SCHEMA: Final = f"""
@@ -64,11 +64,11 @@ class Damaged(OdradekError):
     """
 
 
-class DiskFull(OdradekError):
+class DiskFull(Unavailable):
     """No room for this write; nothing of it was applied, and the database goes on."""
 
 
-class WriteFailed(OdradekError):
+class WriteFailed(Uncertain):
     """A write failed in a way after which nobody knows what is on the disk.
 
     Linux forgets a failed sync: the next one reports success though the data never arrived. So
@@ -122,21 +122,21 @@ class Database:
         _open_databases.add(database)
         return database
 
-    def write(self, entries: Sequence[Entry], deleted: Collection[str]) -> None:
-        """Store `entries` and remove `deleted`, all or nothing; durable on return.
+    def write(self, changes: Mapping[str, Entry | None]) -> None:
+        """Store entries and remove those that are None, all or nothing; durable on return.
 
         Raises DiskFull with nothing applied, WriteFailed when that is not known; after that one,
         only `close` may follow.
         """
         if self._lock < 0:
             raise WriteFailed(f"{self.path} was closed, or this process was forked")
+        stored = [_row(entry) for entry in changes.values() if entry is not None]
+        deleted = [(key,) for key, entry in changes.items() if entry is None]
         execute = self._connection.execute
         try:
             execute("BEGIN IMMEDIATE")
-            self._connection.executemany(_UPSERT, map(_row, entries))
-            self._connection.executemany(
-                "DELETE FROM entries WHERE key = ?", [(key,) for key in deleted]
-            )
+            self._connection.executemany(_UPSERT, stored)
+            self._connection.executemany("DELETE FROM entries WHERE key = ?", deleted)
             execute("COMMIT")
         except sqlite3.Error as error:
             if _name(error) == "SQLITE_FULL" and self._roll_back():

@@ -11,35 +11,29 @@ A session of a connected client needs no renewal: it is as good as the connectio
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import trio
 
 from odradek.contracts.background import background
 from odradek.contracts.coordinator import (
-    Absent,
-    Coordinator,
-    Entry,
-    Op,
-    Put,
     Session,
-    SessionLost,
     Unavailable,
-    Version,
     Watch,
     check_directory,
-    check_key,
     check_ttl,
-    check_txn,
-    check_value,
 )
-from odradek.contracts.keyspace import Keyspace
+from odradek.contracts.keyspace import Draft, Keyspace
+from odradek.contracts.local import KeyspaceCoordinator
 from odradek.contracts.watching import ChangeBuffer
 
 __all__ = ["MemoryCoordinator", "MemoryState", "memory_state", "open_memory_coordinator"]
+
+T = TypeVar("T")
 
 
 class MemoryState:
@@ -114,7 +108,7 @@ class MemorySession(Session):
         return not self.lost.is_set() and trio.current_time() < self.deadline
 
 
-class MemoryCoordinator(Coordinator):
+class MemoryCoordinator(KeyspaceCoordinator):
     """A client of a `MemoryState`; see `open_memory_coordinator`."""
 
     def __init__(self, state: MemoryState) -> None:
@@ -125,41 +119,6 @@ class MemoryCoordinator(Coordinator):
         self._watches: dict[ChangeBuffer, str] = {}
 
     # --- the contract
-
-    async def get(self, key: str) -> Entry | None:
-        """See `Coordinator.get`."""
-        check_key(key)
-        return (await self._reach()).get(key)
-
-    async def list(self, directory: str) -> dict[str, Entry]:
-        """See `Coordinator.list`."""
-        check_directory(directory)
-        return (await self._reach()).list(directory)
-
-    async def put(self, key: str, value: bytes) -> Version:
-        """See `Coordinator.put`."""
-        check_key(key)
-        check_value(key, value)
-        keyspace = await self._reach()
-        draft = keyspace.begin()
-        version = draft.put(key, value)
-        keyspace.commit(draft)
-        return version
-
-    async def txn(self, *ops: Op) -> tuple[Version | Absent, ...]:
-        """See `Coordinator.txn`."""
-        check_txn(ops)
-        sessions = [op.session for op in ops if isinstance(op, Put) and op.session is not None]
-        if any(getattr(session, "coordinator", None) is not self for session in sessions):
-            raise ValueError("a session serves only the coordinator that opened it")
-        keyspace = await self._reach()
-        for session in sessions:
-            if not session.alive:
-                raise SessionLost(f"session {session.id} has ended")
-        draft = keyspace.begin()
-        versions = draft.txn(ops)
-        keyspace.commit(draft)
-        return versions
 
     @asynccontextmanager
     async def watch(self, directory: str) -> AsyncIterator[Watch]:
@@ -218,7 +177,6 @@ class MemoryCoordinator(Coordinator):
     # --- inside
 
     async def _reach(self) -> Keyspace:
-        """Pass a checkpoint; then the caller has the state to itself until it awaits again."""
         await trio.lowlevel.checkpoint()
         if self._closed:
             raise Unavailable(f"coordinator memory:{self.state.name} was closed")
@@ -226,6 +184,13 @@ class MemoryCoordinator(Coordinator):
             raise Unavailable(f"cut off from coordinator memory:{self.state.name}")
         self.state.reap()
         return self.state.keyspace
+
+    async def _write(self, apply: Callable[[Draft], T]) -> T:
+        keyspace = await self._reach()
+        draft = keyspace.begin()
+        result = apply(draft)
+        keyspace.commit(draft)
+        return result
 
     def _leave(self, session: MemorySession) -> None:
         """End a session if the state can be reached; else it expires there by itself."""

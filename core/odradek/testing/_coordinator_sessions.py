@@ -63,7 +63,8 @@ class SessionPromises:
         """C17: it is lost, not alive, and good for nothing."""
         async with harness.open() as coordinator:
             async with coordinator.session(harness.ttl) as session:
-                assert session.alive
+                alive_inside = session.alive
+                assert alive_inside
                 assert not session.lost.is_set()
             assert session.lost.is_set()
             assert not session.alive

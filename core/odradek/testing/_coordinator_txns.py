@@ -10,12 +10,14 @@ from odradek.contracts.coordinator import (
     MAX_TXN_BYTES,
     MAX_TXN_OPS,
     MAX_VALUE_BYTES,
+    Absent,
     Check,
     Conflict,
     Coordinator,
     Delete,
     Op,
     Put,
+    Version,
 )
 from odradek.testing._coordinator_harness import CoordinatorHarness, refused, second_client
 
@@ -121,7 +123,7 @@ class TransactionPromises:
             wins.append(number)
 
         async with harness.open() as one, second_client(harness, one) as other:
-            expected = ABSENT
+            expected: Version | Absent = ABSENT
             for round_ in range(5):
                 wins.clear()
                 async with trio.open_nursery() as nursery:

@@ -6,7 +6,7 @@ import random
 
 import trio
 
-from odradek.contracts.coordinator import ABSENT, Delete, Put
+from odradek.contracts.coordinator import ABSENT, Delete, Put, Version
 from odradek.testing._coordinator_harness import (
     CoordinatorHarness,
     Trait,
@@ -26,11 +26,12 @@ class WatchPromises:
         async with harness.open() as one, second_client(harness, one) as other:
             async with other.watch("a") as watch:
                 assert watch.snapshot == {}
+            versions: list[Version] = []
             for number in range(20):
-                version = await one.put("a/key", b"%d" % number)
+                versions.append(await one.put("a/key", b"%d" % number))
                 async with other.watch("a") as watch:
                     assert watch.snapshot == {"a/key": await one.get("a/key")}
-            await one.txn(Delete("a/key", version))
+            await one.txn(Delete("a/key", versions[-1]))
             async with other.watch("a") as watch:
                 assert watch.snapshot == {}
 
