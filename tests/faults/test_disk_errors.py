@@ -42,7 +42,8 @@ def test_after_an_error_nothing_is_acknowledged_and_a_restart_recovers(
         writer.settle()
         with failing(broker.pid, calls, tmp_path, when) as injection:
             writer.send(50)
-            until(lambda: (writer.poll(), injection.count)[1], "the disk fails")
+            until(lambda: injection.count, "the disk fails")
+            writer.poll()
             refused_at = len(writer.acknowledged)
             with Probe(broker.address) as probe:
                 until(lambda: probe.produce("other", BATCH).error_code, "the directory is offline")

@@ -9,17 +9,22 @@ from types import TracebackType
 import pytest
 from tests.interop.probe import Probe
 
-from odradek.errors import ErrorCode
+from odradek.errors import CorruptBatch, ErrorCode
 from odradek.record import BatchBuilder, iter_records
+from odradek.wire.api.a00_produce import PartitionProduceResponse
 from odradek.wire.api.a19_create_topics import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
 
-__all__ = ["Writer", "batch_of", "create", "read_back", "until"]
+__all__ = ["Unserved", "Writer", "batch_of", "create", "produce", "read_back", "until"]
 
 PATIENCE = 30.0
+
+
+class Unserved(Exception):
+    """A partition cannot be read: the broker refuses, or what it sends fails its CRC."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -138,21 +143,24 @@ class Writer:
 
 
 def read_back(address: str, topic: str, partition: int = 0, start: int = 0) -> dict[int, bytes]:
-    """Values by offset, read to the high watermark by Fetch."""
+    """Values by offset, read to the high watermark by Fetch. Raises Unserved."""
     found: dict[int, bytes] = {}
     with Probe(address) as probe:
         offset = start
         while True:
             answer = probe.fetch(topic, partition, offset, max_bytes=4 << 20)
-            assert answer.error_code == 0, ErrorCode(answer.error_code)
+            if answer.error_code:
+                raise Unserved(ErrorCode(answer.error_code).name)
             if not answer.records:
                 assert offset == answer.high_watermark
                 return found
-            for record in iter_records(answer.records):  # type: ignore[arg-type]  # decoded: a view
-                if record.offset < offset:
-                    continue
-                assert record.value is not None
-                found[record.offset] = bytes(record.value)
+            try:
+                for record in iter_records(answer.records):  # type: ignore[arg-type]  # a view
+                    if record.offset >= offset:
+                        assert record.value is not None
+                        found[record.offset] = bytes(record.value)
+            except CorruptBatch as error:
+                raise Unserved(str(error)) from error
             offset = max(found) + 1
 
 
@@ -173,3 +181,9 @@ def create(address: str, topic: str) -> int:
     with Probe(address) as probe:
         (result,) = probe.call(request, 7, CreateTopicsResponse).topics
     return result.error_code
+
+
+def produce(address: str, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
+    """Send one batch over a connection of its own."""
+    with Probe(address) as probe:
+        return probe.produce(topic, batch, partition)
