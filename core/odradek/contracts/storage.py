@@ -483,7 +483,8 @@ class PartitionWriter(PartitionReader):
         The log then ends at `end_offset`, or before it where that lies inside a batch or in a
         gap; at or beyond the end of the log nothing happens. The segment that is cut keeps its
         id, and stays sealed if it was: a new active one follows. Epochs that started at or above
-        the new end are forgotten. Raises OutOfRange below the log start, Full, Fenced, Offline;
+        the new end are forgotten. The caller neither appends nor rolls meanwhile (ValueError), nor
+        during a restart. Raises OutOfRange below the log start, Full, Fenced, Offline;
         Unsafe where `traits.truncatable` is false.
         """
 
@@ -493,7 +494,7 @@ class PartitionWriter(PartitionReader):
 
         After Fenced or Offline there is nothing to flush, and nothing is raised. When cancelled
         the writer is released all the same; the next opening may have to recover. A closed
-        writer raises Offline from every other method.
+        writer raises Offline from every method that writes.
         """
 
 

@@ -31,6 +31,7 @@ from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import Manifest, SealedEntry
 from odradek_storage_file.ops import NO_SPACE, Ops, write_all
 from odradek_storage_file.saving import save_manifest
+from odradek_storage_file.space import Space
 from odradek_storage_file.truncation import truncate_files
 
 if TYPE_CHECKING:
@@ -188,27 +189,31 @@ async def _write_blobs(partition: Partition, manifest: Manifest, edit: LogEdit) 
         return
     store = partition.store
     try:
-        await in_thread(_save_blobs, store.ops, written)
+        await in_thread(_save_blobs, store.ops, store.space, written)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise store.space.exhausted() from error
         raise store.fail(error, f"cannot write blobs of {partition.path}") from error
 
 
-def _save_blobs(ops: Ops, written: list[tuple[str, bytes]]) -> None:
+def _save_blobs(ops: Ops, space: Space, written: list[tuple[str, bytes]]) -> None:
     """Write and sync the files; the manifest's own sync of the directory covers their names."""
-    try:
-        for path, data in written:
-            fd = ops.open(path, CREATE, 0o644)
-            try:
-                write_all(ops, fd, [data], 0)
-                ops.fdatasync(fd)
-            finally:
-                ops.close(fd)
-    except OSError:
-        for path, _ in written:
-            ops.remove(path)
-        raise
+    for attempt in range(2):
+        try:
+            for path, data in written:
+                fd = ops.open(path, CREATE, 0o644)
+                try:
+                    write_all(ops, fd, [data], 0)
+                    ops.fdatasync(fd)
+                finally:
+                    ops.close(fd)
+        except OSError as error:
+            for path, _ in written:
+                ops.remove(path)
+            if attempt or error.errno not in NO_SPACE or not space.drop_ballast():
+                raise
+        else:
+            return
 
 
 def _change(

@@ -83,6 +83,7 @@ class _Repair:
         self.how = how
         self.report = RepairReport(key)
         self._recovery_points: dict[int, int] = {}
+        self._active_base = 0
         self._aside = (
             f"{root}/{layout.QUARANTINE}/{layout.directory_name(key)}.{time.time_ns() // 1_000_000}"
         )
@@ -98,6 +99,7 @@ class _Repair:
         if manifest is not None:
             self._finish(manifest)
             known = {entry.base: entry for entry in manifest.sealed}
+            self._active_base = manifest.active.base
             if manifest.active.size:
                 self._recovery_points[manifest.active.base] = manifest.active.end
         kept = self._segments(known)
@@ -133,7 +135,7 @@ class _Repair:
         kept: list[_Kept] = []
         end = 0
         cut = False
-        for base in sorted({*segment_bases(self.path), *known, *self._recovery_points}):
+        for base in sorted({*self._bases(), *known, *self._recovery_points}):
             name = f"{layout.stem(base)}.log"
             due = known[base].end if base in known else self._recovery_points.get(base, 0)
             if not os.path.exists(f"{self.path}/{name}"):
@@ -156,6 +158,10 @@ class _Repair:
             end = found.end
             kept.append(found)
         return kept
+
+    def _bases(self) -> list[int]:
+        """The segments that belong to the log, as far as is known; others are stray files."""
+        return [base for base in segment_bases(self.path) if base >= self._active_base]
 
     def _good_parts(self, base: int, end: int) -> _Kept:
         file = f"{self.path}/{layout.stem(base)}.log"

@@ -368,6 +368,7 @@ async def open_store(
         lock = DirectoryLock(root)
     except OSError as error:
         raise Unavailable(f"cannot use {root}: {error.strerror}") from error
+    raised: BaseException | None = None
     try:
         _prepare(store)
         async with trio.open_nursery() as nursery:
@@ -375,6 +376,9 @@ async def open_store(
             nursery.start_soon(store.upkeep)
             try:
                 yield store
+            except BaseException as error:
+                raised = error
+                raise
             finally:
                 # Whatever ends the broker: what was acknowledged is durable already, but a clean
                 # close spares the next start the recovery. Disks answer or fail; no time limit.
@@ -384,6 +388,11 @@ async def open_store(
                         await in_thread(_mark_clean, store)
                 store.commits.stop()
                 nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # The nursery is our own affair: who opened the store sees what was raised in its block.
+        if raised is None or group.exceptions != (raised,):
+            raise
+        raise raised from raised.__cause__
     finally:
         store.abandon()
         lock.release()

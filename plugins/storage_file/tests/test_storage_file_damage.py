@@ -265,6 +265,9 @@ async def test_stray_files_do_no_harm(tmp_path: Path) -> None:
     data, _ = await open_log(root)
     assert data == log.bytes()
     assert all(file.exists() for file in kept)
+    repair(str(root), KEY)
+    assert all(file.exists() for file in kept)
+    assert (await open_log(root))[0].startswith(data)
     assert not (path / "manifest.tmp").exists()
     assert not (path / "77.built.log").exists()
 

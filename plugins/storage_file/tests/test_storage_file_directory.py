@@ -139,6 +139,18 @@ async def test_clean_shutdown_is_marked_and_the_mark_goes_before_the_first_write
     assert marker.exists()
 
 
+async def test_what_is_raised_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+    async def fail() -> None:
+        async with open_file_store(tmp_path.as_uri(), SETTINGS) as store:
+            await store.open_writer(KEY, Claim(1, 1))
+            raise KeyError("mine") from ValueError("why")
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        await fail()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (tmp_path / layout.CLEAN_MARKER).exists()
+
+
 async def test_cancelled_broker_closes_in_order(tmp_path: Path) -> None:
     with trio.CancelScope() as scope:
         async with open_file_store(tmp_path.as_uri(), SETTINGS) as store:
@@ -305,7 +317,7 @@ async def test_ballast_lets_a_full_disk_be_closed_in_order(small_disk: Path) -> 
         log.append(20)
         with pytest.raises(OSError, match="No space"):
             fill(filler)
-        await log.writer.commit(LogEdit(log_start=3))
+        await log.writer.commit(LogEdit(log_start=3, blobs={"state": bytes(50_000)}))
     assert (small_disk / layout.CLEAN_MARKER).exists()
     filler.unlink()
     async with open_file_store(small_disk.as_uri(), settings) as store:
