@@ -9,8 +9,8 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.tasks import open_tasks
 from odradek.config import TopicSettings
+from odradek.contracts.background import open_tasks
 from odradek.contracts.storage import Claim, SegmentStore
 from odradek.log.index_cache import IndexCache
 from odradek.log.partition import Append, PartitionLog, open_log

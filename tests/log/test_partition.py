@@ -739,8 +739,8 @@ async def test_reopened_log_goes_on_where_it_ended(with_log: OpenLog) -> None:
 
 
 async def test_logs_of_other_partitions_are_apart(open_store: OpenStore) -> None:
-    from odradek.broker.tasks import open_tasks
     from odradek.config import TopicSettings
+    from odradek.contracts.background import open_tasks
     from odradek.log.index_cache import IndexCache
     from odradek.log.partition import open_log
     from odradek.types import PartitionKey

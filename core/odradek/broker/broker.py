@@ -26,11 +26,11 @@ from odradek.broker.inventory import differences
 from odradek.broker.membership import IdInUse, open_membership
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
-from odradek.broker.tasks import open_tasks
 from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
 from odradek.config import Config
+from odradek.contracts.background import open_tasks
 from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put
 from odradek.contracts.storage import SegmentStore
 from odradek.contracts.transport import Listener

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from odradek.broker.tasks import open_tasks
 from odradek.cluster import keys
 from odradek.cluster.image import BrokerImage
 from odradek.cluster.view import ClusterView
+from odradek.contracts.background import open_tasks
 from odradek.contracts.coordinator import (
     ABSENT,
     Conflict,

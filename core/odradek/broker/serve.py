@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.dispatch import answer
-from odradek.broker.tasks import open_tasks
 from odradek.broker.waiting import HangUp, Outstanding
 from odradek.config import Limits
+from odradek.contracts.background import open_tasks
 from odradek.contracts.storage import DataRef
 from odradek.contracts.transport import (
     Closed,

@@ -21,7 +21,7 @@ from odradek.client.errors import (
 )
 from odradek.client.metadata import Leader, Metadata, TopicInfo, TopicPartition
 from odradek.client.settings import ClientSettings
-from odradek.client.tasks import background_tasks
+from odradek.contracts.background import open_tasks
 from odradek.contracts.transport import Transport, TransportError
 from odradek.errors import ErrorCode, KafkaError, OdradekError
 from odradek.wire import Message
@@ -107,7 +107,7 @@ async def open_cluster(
             factory = load().transport(urlsplit(urls[0]).scheme)
             opening = factory.open(urls[0], factory.settings())
             transport = await stack.enter_async_context(opening)
-        async with background_tasks() as nursery:
+        async with open_tasks() as nursery:
             cluster = Cluster(urls, settings or ClientSettings(), transport, nursery)
             nursery.start_soon(cluster._renew_by_age)
             try:

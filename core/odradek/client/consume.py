@@ -21,7 +21,7 @@ from odradek.client.positions import (
     find_positions,
 )
 from odradek.client.settings import ReaderSettings
-from odradek.client.tasks import background_tasks
+from odradek.contracts.background import open_tasks
 from odradek.errors import CorruptBatch, ErrorCode, KafkaError, OdradekError
 from odradek.record import scan
 from odradek.types import Buffer
@@ -59,7 +59,7 @@ async def open_reader(
     raises.
     """
     positions = await find_positions(cluster, assignment, until_end)
-    async with background_tasks() as nursery:
+    async with open_tasks() as nursery:
         reader = Reader(cluster, positions, settings or ReaderSettings(), nursery, reset)
         nursery.start_soon(reader._supervise)
         try:

@@ -15,7 +15,7 @@ from odradek.client.metadata import TopicInfo, TopicPartition
 from odradek.client.partitioner import StickyPartition, partition_for_key
 from odradek.client.sender import Sender
 from odradek.client.settings import ProducerSettings
-from odradek.client.tasks import background_tasks
+from odradek.contracts.background import open_tasks
 from odradek.errors import ErrorCode, KafkaError
 
 __all__ = ["BatchOutcome", "Delivery", "Producer", "RecordMetadata", "open_producer"]
@@ -41,7 +41,7 @@ async def open_producer(
     `observer` is called for every batch that ends; it must not raise. `now_ms` stamps records
     that have no timestamp.
     """
-    async with background_tasks() as nursery:
+    async with open_tasks() as nursery:
         producer = Producer(cluster, settings or ProducerSettings(), nursery, observer, now_ms)
         nursery.start_soon(producer._sender.run)
         try:

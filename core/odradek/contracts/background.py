@@ -1,4 +1,4 @@
-"""Running a plugin's own task beside the caller's code."""
+"""Running tasks beside the code of whoever entered a context manager."""
 
 from __future__ import annotations
 
@@ -7,27 +7,41 @@ from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["background"]
+__all__ = ["background", "open_tasks"]
+
+
+@asynccontextmanager
+async def open_tasks() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery for background tasks; they are cancelled when the context is left.
+
+    What the body raises arrives unwrapped: whoever writes `async with open_broker()` cannot
+    know of the nurseries inside. A background task that fails cancels the body, and arrives by
+    itself too, or in a group when there are several.
+    """
+    failure: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            except trio.Cancelled:
+                raise
+            except BaseException as error:
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if failure is not None:
+            raise BaseExceptionGroup(group.message, [failure, *group.exceptions]) from None
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+    if failure is not None:
+        raise failure
 
 
 @asynccontextmanager
 async def background(task: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Run `task` while the context is entered, and cancel it when the context is left.
-
-    What the caller's code raises arrives as it is, and not wrapped in an exception group as a
-    bare nursery would have it: a caller of ``open_..._coordinator`` cannot know that there is one.
-    If `task` itself fails, the caller's code is cancelled and the failure arrives in a group.
-    """
-    failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(task)
-        try:
-            yield
-        except trio.Cancelled:
-            raise
-        except BaseException as error:
-            failure = error
-        finally:
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    """Run one `task` while the context is entered, and cancel it when the context is left."""
+    async with open_tasks() as tasks:
+        tasks.start_soon(task)
+        yield
