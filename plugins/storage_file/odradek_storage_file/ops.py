@@ -37,6 +37,19 @@ class Ops:
     mkdir = staticmethod(os.mkdir)
     statvfs: Callable[[str], os.statvfs_result] = staticmethod(os.statvfs)
 
+    def is_cached(self, fd: int, position: int) -> bool:
+        """Whether reading the byte at `position` would not wait for the disk.
+
+        True too where the file system cannot tell (RWF_NOWAIT: ext4, XFS and Btrfs can).
+        """
+        try:
+            os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and deletions of files in a directory durable."""
         fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -19,6 +19,7 @@ from odradek_storage_file.bridge import in_thread
 from odradek_storage_file.files import FileRef, SegmentFile
 from odradek_storage_file.indexes import load_index, rebuild_index
 from odradek_storage_file.layout import SealedEntry
+from odradek_storage_file.ops import Ops
 
 if TYPE_CHECKING:
     from odradek_storage_file.partition import Partition
@@ -79,7 +80,39 @@ async def read(
     assert file is not None
     if not 0 <= position <= size:
         raise OutOfRange(f"position {position} is beyond the {size} bytes of {file.path}")
-    return FileRef(file, position, min(max_bytes, size - position))
+    count = min(max_bytes, size - position)
+    ref = FileRef(file, position, count)
+    if hint is not Hint.TAIL and count:
+        try:
+            await _warm(partition, file, position, count)
+        except BaseException:
+            ref.close()
+            raise
+    return ref
+
+
+async def _warm(partition: Partition, file: SegmentFile, position: int, count: int) -> None:
+    """Have a range read into the page cache by a worker, if it is not there.
+
+    Otherwise sendfile would wait for the disk in the trio thread: one consumer that reads old
+    data would hold up everybody.
+    """
+    ops = partition.store.ops
+    fd = file.descriptor()
+    if not (ops.is_cached(fd, position) and ops.is_cached(fd, position + count - 1)):
+        try:
+            await in_thread(_read_through, ops, fd, position, count)
+        except OSError as error:
+            raise Corrupt(f"cannot read {file.path}: {error.strerror}") from error
+
+
+def _read_through(ops: Ops, fd: int, position: int, count: int) -> None:
+    end = position + count
+    while position < end:
+        read = len(ops.pread(fd, min(1 << 20, end - position), position))
+        if not read:
+            return  # the file is shorter than it should be, which `views` reports
+        position += read
 
 
 async def index(partition: Partition, segment_id: int) -> SegmentIndex:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from struct import iter_unpack
+from typing import ClassVar
 
 import attrs
 import pytest
@@ -248,6 +249,33 @@ async def test_interval_syncs_by_itself(tmp_path: Path, limit: str) -> None:
         with trio.fail_after(10):
             await synced.wait()
         ops.on_operation = lambda _: None
+
+
+async def test_reading_old_data_waits_for_the_disk_in_a_worker(tmp_path: Path) -> None:
+    class Cold(LossyOps):
+        readers: ClassVar[set[int]] = set()
+
+        def is_cached(self, fd: int, position: int) -> bool:
+            return False
+
+        def pread(self, fd: int, count: int, position: int) -> bytes:  # type: ignore[override]
+            self.readers.add(threading.get_ident())
+            return os.pread(fd, count, position)
+
+    ops = Cold(tmp_path)
+    async with open_store(tmp_path.as_uri(), SETTINGS, ops) as store:
+        log = Log(await store.open_writer(KEY, Claim(1, 1)))
+        log.append(3, value_bytes=700_000)
+        ops.readers.clear()
+        (await log.writer.read(0, 0, 1 << 30, Hint.TAIL)).close()
+        assert ops.readers == set()
+        with await log.writer.read(0, 10, 1 << 30, Hint.SCAN) as ref:
+            assert ops.readers
+            assert threading.get_ident() not in ops.readers
+            assert b"".join(ref.views()) == log.bytes()[10:]
+        with trio.move_on_after(0):
+            await log.writer.read(0, 10, 100, Hint.SCAN)
+        assert store.files._open[0].holds == 0
 
 
 async def test_partial_writes_are_completed(tmp_path: Path) -> None:
