@@ -15,14 +15,8 @@ import pytest
 # imported only by their path from the root of the repository.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.faults.needs import missing
 from tests.interop.process import BrokerProcess
-
-
-def missing(what: str) -> None:
-    """Skip for want of something, or fail where everything has to be there, as in CI."""
-    if os.environ.get("ODRADEK_REQUIRE_ALL") == "1":
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from odradek.record import iter_records
-
 from tests.interop.process import BrokerProcess
+
+from odradek.record import iter_records
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

@@ -1,0 +1,143 @@
+"""The wall clock jumps under a running broker: an hour, a year, either way.
+
+Fault F10, by libfaketime, which changes what the process reads as wall clock and leaves the
+monotonic clock alone, as a jump does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.faults.needs import missing
+from tests.faults.traffic import Writer, batch_of, produce, read_back
+from tests.interop.probe import Probe
+from tests.interop.process import BrokerProcess
+
+from odradek.wire.api.a02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
+
+LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+HOUR = 3600
+YEAR = 365 * 24 * HOUR
+JUMPS = (HOUR, YEAR, -HOUR, -YEAR, 0)
+WAIT_MS = 300
+
+
+class Clock:
+    """The wall clock of a broker."""
+
+    def __init__(self, directory: Path) -> None:
+        found = [path for pattern in LIBRARIES for path in Path("/").glob(pattern[1:])]
+        if not found:
+            missing("libfaketime is missing: scripts/install_test_tools.sh installs it")
+        self._file = directory / "faketime"
+        self.jump(0)
+        self.under = (
+            "env",
+            f"LD_PRELOAD={found[0]}",
+            f"FAKETIME_TIMESTAMP_FILE={self._file}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+        )
+
+    def jump(self, seconds: int) -> None:
+        """Set it so many seconds before or after the true time."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.rename(self._file)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path)
+
+
+@pytest.fixture
+def broker(clock: Clock, make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    made = make_broker({"topics.segment.bytes": 64 * 1024}, under=clock.under)
+    made.start()
+    return made
+
+
+def stamp_ms(address: str) -> int:
+    """The time that the broker gives to a batch now."""
+    answer = produce(address, "stamped", batch_of([b"x"]))
+    assert answer.error_code == 0, answer.error_message
+    return answer.log_append_time_ms
+
+
+def offset_at(probe: Probe, timestamp: int) -> int:
+    """The first offset of a batch as late as that, -1 for none."""
+    where = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="stamped", partitions=[where])]
+    )
+    (found,) = probe.call(request, 7, ListOffsetsResponse).topics[0].partitions
+    assert found.error_code == 0
+    return found.offset
+
+
+def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
+    broker: BrokerProcess, clock: Clock
+) -> None:
+    with Probe(broker.address) as probe:
+        probe.create_topic(
+            "jumps",
+            2,
+            retention_ms="60000",
+            segment_ms="10000",
+            # The clients' clocks do not jump: for the broker they are off by a year then
+            message_timestamp_after_max_ms=str(2**62),
+        )
+        probe.create_topic("stamped", message_timestamp_type="LogAppendTime")
+    with Writer(broker.address, "jumps", 2) as writer:
+        for jump in JUMPS:
+            clock.jump(jump)
+            now_ms = (time.time() + jump) * 1000
+            assert abs(stamp_ms(broker.address) - now_ms) < 60_000, "the jump is not seen"
+            writer.send_until(len(writer.acknowledged) + 300)
+            waited = time.monotonic()
+            with Probe(broker.address) as probe:
+                end = probe.end_offset("stamped")
+                answer = probe.fetch("stamped", 0, end, max_wait_ms=WAIT_MS)
+            waited = time.monotonic() - waited
+            assert answer.error_code == 0
+            assert WAIT_MS / 1000 <= waited < 10, "a timeout follows the wall clock"
+        writer.settle()
+        assert writer.failed == {}
+        assert writer.misses(broker.address) == []
+        broker.stop()
+        clock.jump(-YEAR)
+        broker.start()
+        assert writer.misses(broker.address) == []
+        assert len(read_back(broker.address, "stamped")) == len(JUMPS)
+        clock.jump(YEAR)
+        writer.send_until(len(writer.acknowledged) + 100)
+        writer.settle()
+        assert writer.misses(broker.address) == []
+    assert broker.problems() == []
+    broker.stop()
+
+
+def test_look_ups_by_time_work_over_jumps_back(broker: BrokerProcess, clock: Clock) -> None:
+    """The first batch at or after a time is found, though later ones have earlier times."""
+    with Probe(broker.address) as probe:
+        probe.create_topic("stamped", message_timestamp_type="LogAppendTime")
+        stamps = []
+        for jump in (0, HOUR, -HOUR, 0):
+            clock.jump(jump)
+            stamps.append(stamp_ms(broker.address))
+        assert stamps[1] > stamps[3] > stamps[0] > stamps[2]
+        assert offset_at(probe, stamps[0] + 1) == 1
+        assert offset_at(probe, stamps[2]) == 0
+        assert offset_at(probe, stamps[1] + 1) == -1
+    broker.stop()
