@@ -73,8 +73,8 @@ async def test_wait_granted_as_it_was_cancelled_gives_back() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(budget.take, 30)
             await wait_all_tasks_blocked()
-            budget.give(100)
             scope.cancel()
+            budget.give(100)
     assert budget.used == 0
 
 
