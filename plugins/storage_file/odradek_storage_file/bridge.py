@@ -93,7 +93,8 @@ class GroupCommit:
         self._urgent = trio.Event()
         self._stopping = False
         self._broken = False
-        self._go = threading.Semaphore(0)
+        self._go = threading.Lock()  # held, but for the moment in which a job is handed over
+        self._go.acquire()
         self._job: list[Work] | None = None
         self._result: OSError | None = None
         self._thread: threading.Thread | None = None
