@@ -30,12 +30,15 @@ async def test_who_wants_more_than_is_left_waits_first_come_first_served() -> No
         order.append(name)
 
     async with trio.open_nursery() as nursery:
-        for name, count in (("large", 90), ("small", 10)):
+        for name, count in (("large", 90), ("small", 20)):
             nursery.start_soon(take, name, count)
             await wait_all_tasks_blocked()
         assert order == [], "the small one does not overtake the large one"
         assert budget.contended
         budget.give(80)
+        await wait_all_tasks_blocked()
+        assert order == ["large"]
+        budget.give(90)
     assert order == ["large", "small"]
 
 
