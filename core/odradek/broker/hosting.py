@@ -38,6 +38,8 @@ __all__ = ["HostedTopic", "Hosting", "rules_of"]
 
 logger = logging.getLogger(__name__)
 
+OPENING_AT_ONCE = 16
+
 RETRY_S = 1.0
 """How long to wait before what the disk or the coordinator refused for now is tried again."""
 
@@ -200,10 +202,24 @@ class Hosting:
                     log.settings = hosted.settings
         hosted.image = image
         hosted.logs += [None] * (image.partitions - len(hosted.logs))
-        for number in range(image.partitions):
-            await self._open(hosted, PartitionKey(image.id, number))
+        await self._open_all(hosted)
         self.by_name[name] = hosted
         self.by_id[image.id] = hosted
+
+    async def _open_all(self, hosted: HostedTopic) -> None:
+        """Bring every partition to where it should be, several at a time.
+
+        Opening waits for the disk, and a file system answers many at once almost as soon as one.
+        """
+        gate = trio.CapacityLimiter(OPENING_AT_ONCE)
+
+        async def open_one(number: int) -> None:
+            async with gate:
+                await self._open(hosted, PartitionKey(hosted.image.id, number))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(hosted.image.partitions):
+                nursery.start_soon(open_one, number)
 
     async def _partition(self, name: str) -> None:
         topic_id, _, number = name.rpartition("-")
