@@ -17,7 +17,9 @@ import trio
 
 from odradek.contracts.coordinator import ABSENT, Conflict, Entry, Put, Unavailable, Uncertain
 from odradek.contracts.election import elect
-from odradek.embedded.coordinator import EmbeddedCoordinator, open_embedded_coordinator
+from odradek.contracts.local import LocalCoordinator
+from odradek.embedded.coordinator import open_embedded_coordinator
+from odradek.embedded.database import Database
 
 ReadEntries = Callable[[Path], dict[str, Entry]]
 
@@ -45,7 +47,7 @@ def fill(ballast: Path) -> None:
                 return
 
 
-async def write_until_refused(coordinator: EmbeddedCoordinator) -> int:
+async def write_until_refused(coordinator: LocalCoordinator) -> int:
     for number in itertools.count():
         try:
             await coordinator.put(f"a/{number}", bytes(3000))
@@ -107,16 +109,20 @@ def test_failing_disk_ends_service_and_loses_nothing_acknowledged(
     writer.check(read_entries(tmp_path))
 
 
-async def full(coordinator: EmbeddedCoordinator, pages: int) -> None:
+async def execute(coordinator: LocalCoordinator, sql: str) -> None:
+    assert isinstance(coordinator._store, Database)
+    await trio.to_thread.run_sync(coordinator._store._connection.execute, sql)
+
+
+async def full(coordinator: LocalCoordinator, pages: int) -> None:
     """Let SQLite believe that the disk has room for so many pages (it never shrinks a file)."""
-    connection = coordinator._database._database._connection
-    await trio.to_thread.run_sync(connection.execute, f"PRAGMA max_page_count = {pages}")
+    await execute(coordinator, f"PRAGMA max_page_count = {pages}")
 
 
 async def test_batch_that_finds_no_room_is_refused_whole(tmp_path: Path) -> None:
     outcomes: list[str] = []
 
-    async def attempt(coordinator: EmbeddedCoordinator, *ops: Put) -> None:
+    async def attempt(coordinator: LocalCoordinator, *ops: Put) -> None:
         try:
             await coordinator.txn(*ops)
         except (Unavailable, Conflict) as error:
@@ -151,8 +157,7 @@ async def test_failed_write_is_never_pretended_to_be_done(tmp_path: Path) -> Non
         await coordinator.put("a/key", b"1")
         async with coordinator.session(1) as session, coordinator.watch("a") as watch:
             # Read-only from here on: the next write fails with SQLITE_READONLY.
-            connection = coordinator._database._database._connection
-            await trio.to_thread.run_sync(connection.execute, "PRAGMA query_only = 1")
+            await execute(coordinator, "PRAGMA query_only = 1")
             with pytest.raises(
                 Uncertain, match=r"writing .*coordinator\.db failed: SQLITE_READONLY"
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,47 +17,45 @@ import trio
 import trio.testing
 
 from odradek.config import ConfigError, settings_of
-from odradek.contracts.background import background
 from odradek.contracts.coordinator import ABSENT, Entry, Put, Unavailable, Uncertain
+from odradek.contracts.local import LocalCoordinator
 from odradek.embedded import odradek_coordinator
-from odradek.embedded.bridge import DatabaseThread
-from odradek.embedded.coordinator import EmbeddedCoordinator, open_embedded_coordinator
+from odradek.embedded.coordinator import open_embedded_coordinator
 from odradek.embedded.database import Database
 from odradek.embedded.directory import InUse
 from odradek.embedded.settings import EmbeddedCoordinatorSettings
 
 
-class Disk(DatabaseThread):
+class Disk(Database):
     """A database that counts its writes, and holds them up until it is told to let go."""
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        super().__init__(path, connection)
         self.writes = 0
         self.begun = trio.Event()
         self.let_go = trio.Event()
 
-    async def write(self, changes: Mapping[str, Entry | None]) -> None:
+    def write(self, changes: Mapping[str, Entry | None]) -> None:
         self.writes += 1
-        self.begun.set()
-        await self.let_go.wait()
-        await super().write(changes)
+        trio.from_thread.run_sync(self.begun.set)
+        trio.from_thread.run(self.let_go.wait)
+        super().write(changes)
 
 
 @asynccontextmanager
 async def coordinator_on(
     path: Path, **settings: int
-) -> AsyncIterator[tuple[EmbeddedCoordinator, Disk]]:
-    disk = await Disk.open(path)
-    assert isinstance(disk, Disk)
-    coordinator = EmbeddedCoordinator(disk, EmbeddedCoordinatorSettings(**settings))
-    try:
-        async with background(coordinator.commit_forever):
-            try:
-                yield coordinator, disk
-            finally:
-                disk.let_go.set()
-    finally:
-        await disk.close()
+) -> AsyncIterator[tuple[LocalCoordinator, Disk]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("odradek.embedded.coordinator.Database", Disk)
+        opening = open_embedded_coordinator(path, EmbeddedCoordinatorSettings(**settings))
+    async with opening as coordinator:
+        disk = coordinator._store
+        assert isinstance(disk, Disk)
+        try:
+            yield coordinator, disk
+        finally:
+            disk.let_go.set()
 
 
 async def test_concurrent_writes_share_a_sync(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ async def test_cancelled_by_its_host_it_finishes_the_write_it_began(tmp_path: Pa
 async def test_closing_refuses_what_is_queued(tmp_path: Path) -> None:
     refused: list[str] = []
 
-    async def write(coordinator: EmbeddedCoordinator, key: str) -> None:
+    async def write(coordinator: LocalCoordinator, key: str) -> None:
         try:
             await coordinator.put(key, b"v")
         except Unavailable as error:

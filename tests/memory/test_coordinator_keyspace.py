@@ -12,6 +12,7 @@ from odradek.contracts.coordinator import (
     Conflict,
     CoordinatorError,
     Delete,
+    Entry,
     Op,
     Put,
     Session,
@@ -127,3 +128,23 @@ def test_transaction_is_refused_exactly_when_an_expectation_is_not_met(
     assert bool(draft.changes) == (
         not (lost or unmet) and not all(isinstance(op, Check) for op in txn)
     )
+
+
+@given(STEPS, STEPS)
+def test_lasting_changes_are_all_that_a_disk_must_know(
+    first: list[tuple[Op, ...] | str], second: list[tuple[Op, ...] | str]
+) -> None:
+    keyspace = keyspace_with_sessions()
+    disk: dict[str, Entry] = {}
+    for steps in (first, second):
+        draft = keyspace.begin()
+        for step in steps:
+            take(draft, step)
+        for key, new in draft.lasting_changes().items():
+            if new is None:
+                del disk[key]
+            else:
+                disk[key] = new
+        keyspace.commit(draft)
+        entries = {**keyspace.list("a"), **keyspace.list("b")}
+        assert disk == {key: entry for key, entry in entries.items() if entry.owner is None}

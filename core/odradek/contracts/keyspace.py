@@ -10,8 +10,10 @@ There is one draft at a time: the owner commits or drops it before beginning the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 from attrs import evolve
 
@@ -20,17 +22,24 @@ from odradek.contracts.coordinator import (
     Absent,
     Change,
     Conflict,
+    Coordinator,
     Delete,
     Entry,
     Op,
     Put,
     SessionLost,
     Version,
+    check_directory,
+    check_key,
+    check_txn,
+    check_value,
     directory_of,
 )
 from odradek.contracts.watching import ChangeBuffer
 
-__all__ = ["Draft", "Keyspace"]
+__all__ = ["Draft", "Keyspace", "KeyspaceCoordinator"]
+
+T = TypeVar("T")
 
 _NOTHING: Mapping[str, Entry] = MappingProxyType({})
 
@@ -220,3 +229,52 @@ class Draft:
     def _delete(self, key: str) -> None:
         self.revision += 1
         self.changes[key] = None
+
+
+class KeyspaceCoordinator(Coordinator):
+    """What all coordinators on a `Keyspace` have in common: their checks, reads and writes.
+
+    Their sessions have an attribute `coordinator`, the one that opened them.
+    """
+
+    @abstractmethod
+    async def _reach(self) -> Keyspace:
+        """Pass a checkpoint; then the caller has the state to itself until it awaits again.
+
+        Raises Unavailable where there is no reaching it.
+        """
+
+    @abstractmethod
+    async def _write(self, apply: Callable[[Draft], T]) -> T:
+        """Apply `apply` to a draft, and return what it returned once that has been committed."""
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Coordinator.get`."""
+        check_key(key)
+        return (await self._reach()).get(key)
+
+    async def list(self, directory: str) -> dict[str, Entry]:
+        """See `Coordinator.list`."""
+        check_directory(directory)
+        return (await self._reach()).list(directory)
+
+    async def put(self, key: str, value: bytes) -> Version:
+        """See `Coordinator.put`."""
+        check_key(key)
+        check_value(key, value)
+        return await self._write(lambda draft: draft.put(key, value))
+
+    async def txn(self, *ops: Op) -> tuple[Version | Absent, ...]:
+        """See `Coordinator.txn`."""
+        check_txn(ops)
+        sessions = [op.session for op in ops if isinstance(op, Put) and op.session is not None]
+        if any(getattr(session, "coordinator", None) is not self for session in sessions):
+            raise ValueError("a session serves only the coordinator that opened it")
+
+        def apply(draft: Draft) -> tuple[Version | Absent, ...]:
+            for session in sessions:
+                if not session.alive:
+                    raise SessionLost(f"session {session.id} has ended")
+            return draft.txn(ops)
+
+        return await self._write(apply)

@@ -1,10 +1,9 @@
-"""Coordinators whose whole state is a `Keyspace` of this process.
+"""Coordinators for one process: all of the contract but the disk, which is a plugin's `LocalStore`.
 
-`LocalCoordinator` is everything but the disk: a plugin that can make a few changes durable at once
-is a coordinator by implementing `LocalCoordinator.store`. Reads never touch the disk. Writes queue
-up for one task, which takes whatever has come together, tries it on a draft, has the draft's
-lasting changes stored, and only then lets anybody see or learn of it: a group commit, so that the
-disk is synced once per batch and not once per write.
+The state is in memory (`Keyspace`), so reads never touch the disk. Writes queue up for one task,
+which takes whatever has come together, tries it on a draft, has the draft's lasting changes stored,
+and only then lets anybody see or learn of it: a group commit, so that the disk is synced once per
+batch and not once per write.
 
 Nobody else has the state, so sessions need no renewal and do not expire: they end with their
 context, with the coordinator, or when the disk fails, for a coordinator that cannot write any more
@@ -13,97 +12,70 @@ must not have leaders.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import trio
 
+from odradek.contracts.background import background
 from odradek.contracts.coordinator import (
-    Absent,
     Conflict,
-    Coordinator,
     CoordinatorError,
     Entry,
-    Op,
-    Put,
     Session,
     SessionLost,
     Unavailable,
     Uncertain,
-    Version,
     Watch,
-    check_directory,
-    check_key,
     check_ttl,
-    check_txn,
-    check_value,
 )
-from odradek.contracts.keyspace import Draft, Keyspace
+from odradek.contracts.keyspace import Draft, Keyspace, KeyspaceCoordinator
 from odradek.contracts.watching import ChangeBuffer
 
-__all__ = ["BOOT_SHIFT", "KeyspaceCoordinator", "LocalCoordinator", "LocalSession"]
+__all__ = ["BOOT_SHIFT", "LocalCoordinator", "LocalSession", "LocalStore", "open_local_coordinator"]
 
 T = TypeVar("T")
 
 BOOT_SHIFT: Final = 40
 """Revisions are ``boot << 40 | counter``, so that those of entries that were never stored, the
-ephemeral ones, are not given out again after the next boot (C6)."""
+ephemeral ones, are not given out again at the next opening (C6)."""
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of keys and values after which a batch is closed: about 10 ms of writing."""
 
 
-class KeyspaceCoordinator(Coordinator):
-    """What all coordinators on a `Keyspace` have in common: their checks, reads and writes.
+class LocalStore(ABC):
+    """Where the state lies: opened by its maker, blocking, never used by two threads at a time.
 
-    Their sessions have an attribute `coordinator`, the one that opened them.
+    `path` is for messages, `entries` is the state as it was found. `boot` is the number of this
+    opening, higher than that of any before, and durable.
     """
 
-    @abstractmethod
-    async def _reach(self) -> Keyspace:
-        """Pass a checkpoint; then the caller has the state to itself until it awaits again.
+    path: Path
+    entries: Mapping[str, Entry]
+    boot: int
 
-        Raises Unavailable where there is no reaching it.
+    @abstractmethod
+    def write(self, changes: Mapping[str, Entry | None]) -> None:
+        """Make `changes` durable, all of them or none: a key's new entry, None for deleted.
+
+        `changes` is not empty. None of its entries is ephemeral.
+
+        Raises Unavailable when nothing was written and nothing will be: the writes concerned are
+        refused, and the coordinator goes on. Raises Uncertain or OSError when nobody knows: only
+        `close` follows, and the coordinator serves nobody from then on. For Linux forgets a failed
+        sync: the next one reports success though the data never arrived. Opening the store anew
+        reads what did arrive.
         """
 
     @abstractmethod
-    async def _write(self, apply: Callable[[Draft], T]) -> T:
-        """Apply `apply` to a draft, and return what it returned once that has been committed."""
-
-    async def get(self, key: str) -> Entry | None:
-        """See `Coordinator.get`."""
-        check_key(key)
-        return (await self._reach()).get(key)
-
-    async def list(self, directory: str) -> dict[str, Entry]:
-        """See `Coordinator.list`."""
-        check_directory(directory)
-        return (await self._reach()).list(directory)
-
-    async def put(self, key: str, value: bytes) -> Version:
-        """See `Coordinator.put`."""
-        check_key(key)
-        check_value(key, value)
-        return await self._write(lambda draft: draft.put(key, value))
-
-    async def txn(self, *ops: Op) -> tuple[Version | Absent, ...]:
-        """See `Coordinator.txn`."""
-        check_txn(ops)
-        sessions = [op.session for op in ops if isinstance(op, Put) and op.session is not None]
-        if any(getattr(session, "coordinator", None) is not self for session in sessions):
-            raise ValueError("a session serves only the coordinator that opened it")
-
-        def apply(draft: Draft) -> tuple[Version | Absent, ...]:
-            for session in sessions:
-                if not session.alive:
-                    raise SessionLost(f"session {session.id} has ended")
-            return draft.txn(ops)
-
-        return await self._write(apply)
+    def close(self) -> None:
+        """Let go of everything, also after a write that failed."""
 
 
 class LocalSession(Session):
@@ -136,27 +108,19 @@ class _Request:
 
 
 class LocalCoordinator(KeyspaceCoordinator):
-    """A coordinator for one process; `commit_forever` must run as long as it is to serve.
-
-    `name` is for messages. `boot` is the number of this opening, higher than that of any before,
-    below 2**22; `entries` is what is on the disk. `max_queued_writes` writes may wait, further
-    callers wait their turn; `max_batch_writes` are stored at once at the most. A write waits
-    `request_timeout` seconds before it is Unavailable, or Uncertain if storing it had begun.
-    """
+    """See `open_local_coordinator`. It serves as long as `commit_forever` runs."""
 
     def __init__(
         self,
-        name: object,
-        boot: int,
-        entries: Mapping[str, Entry],
+        store: LocalStore,
         *,
         request_timeout: float,
-        max_queued_writes: int = 1024,
-        max_batch_writes: int = 256,
+        max_queued_writes: int,
+        max_batch_writes: int,
     ) -> None:
-        self._name = name
-        self._boot = boot
-        self._keyspace = Keyspace(boot << BOOT_SHIFT, entries)
+        self._store = store
+        self._thread = trio.CapacityLimiter(1)
+        self._keyspace = Keyspace(store.boot << BOOT_SHIFT, store.entries)
         self._request_timeout = request_timeout
         self._max_batch_writes = max_batch_writes
         self._slots = trio.Semaphore(max_queued_writes)
@@ -167,20 +131,6 @@ class LocalCoordinator(KeyspaceCoordinator):
         self._sessions: set[LocalSession] = set()
         self._session_numbers = count(1)
         self._unusable: str | None = None
-
-    @abstractmethod
-    async def store(self, changes: Mapping[str, Entry | None]) -> None:
-        """Make `changes` durable, all of them or none: a key's new entry, None for deleted.
-
-        Called by one task at a time and shielded from cancellation: the host waits for the disk,
-        for a write that was abandoned half-way might overtake the next one. `changes` is not empty
-        and must not be modified.
-
-        Raises Unavailable when nothing was stored and nothing will be: the writes concerned are
-        refused, the coordinator goes on. Raises Uncertain when nobody knows: it serves nobody from
-        then on, because Linux forgets a failed sync, and the next one reports success though the
-        data never arrived; opening anew reads what did arrive.
-        """
 
     @asynccontextmanager
     async def watch(self, directory: str) -> AsyncIterator[Watch]:
@@ -197,7 +147,7 @@ class LocalCoordinator(KeyspaceCoordinator):
         """See `Coordinator.session`."""
         check_ttl(ttl)
         keyspace = await self._reach()
-        session = LocalSession(f"{self._boot}-{next(self._session_numbers)}", ttl, self)
+        session = LocalSession(f"{self._store.boot}-{next(self._session_numbers)}", ttl, self)
         keyspace.add_session(session.id)
         self._sessions.add(session)
         try:
@@ -236,7 +186,7 @@ class LocalCoordinator(KeyspaceCoordinator):
                 raise request.error
             result: T = request.result
             return result
-        waited = f"{self._name} did not answer in {self._request_timeout * 1000:.0f} ms"
+        waited = f"{self._store.path} did not answer in {self._request_timeout * 1000:.0f} ms"
         if request.taken:
             raise Uncertain(f"{waited}; the write may yet be applied")
         raise Unavailable(f"{waited}; nothing was written")
@@ -254,7 +204,7 @@ class LocalCoordinator(KeyspaceCoordinator):
                     await self._wakeup.wait()
                     self._wakeup = trio.Event()
         finally:
-            self.shut(f"coordinator {self._name} was closed")
+            self.shut(f"coordinator {self._store.path} was closed")
 
     async def _commit_batch(self) -> None:
         draft = self._keyspace.begin()
@@ -262,8 +212,7 @@ class LocalCoordinator(KeyspaceCoordinator):
         changes = draft.lasting_changes()
         try:
             if changes:
-                with trio.CancelScope(shield=True):
-                    await self.store(changes)
+                await self._make_durable(changes)
         except Unavailable as error:
             # Refusals go the same way: they may be due to a write of this batch that never was.
             for request in batch:
@@ -278,6 +227,14 @@ class LocalCoordinator(KeyspaceCoordinator):
         self._in_flight = ()
         for request in batch:
             request.done.set()
+
+    async def _make_durable(self, changes: Mapping[str, Entry | None]) -> None:
+        # Shielded: a write that was abandoned half-way might overtake the next one.
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(self._store.write, changes, limiter=self._thread)
+            except OSError as error:
+                raise Uncertain(f"writing {self._store.path} failed: {error}") from error
 
     def _try_batch(self, draft: Draft) -> Sequence[_Request]:
         """Take requests out of the queue, as many as one batch may have, and apply each."""
@@ -329,3 +286,41 @@ class LocalCoordinator(KeyspaceCoordinator):
     def _check_usable(self) -> None:
         if self._unusable is not None:
             raise Unavailable(self._unusable)
+
+
+@asynccontextmanager
+async def open_local_coordinator(
+    open_store: Callable[[], LocalStore],
+    *,
+    request_timeout: float,
+    max_queued_writes: int = 1024,
+    max_batch_writes: int = 256,
+) -> AsyncIterator[LocalCoordinator]:
+    """Open the coordinator whose state lies in the store that `open_store` returns.
+
+    `open_store`, too, is called in a thread. A write waits `request_timeout` seconds for the disk
+    before it raises Unavailable, or Uncertain if the disk had been given it. `max_queued_writes`
+    may wait at once, further callers wait their turn; `max_batch_writes` are made durable together
+    at the most.
+
+    Leaving the context ends all sessions and closes the store, after the write that is under way;
+    writes that nobody has begun to apply raise Unavailable.
+
+    Raises what `open_store` does, Unavailable for its OSError.
+    """
+    try:
+        store = await trio.to_thread.run_sync(open_store)
+    except OSError as error:
+        raise Unavailable(f"cannot open the coordinator: {error}") from error
+    try:
+        coordinator = LocalCoordinator(
+            store,
+            request_timeout=request_timeout,
+            max_queued_writes=max_queued_writes,
+            max_batch_writes=max_batch_writes,
+        )
+        async with background(coordinator.commit_forever):
+            yield coordinator
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(store.close)

@@ -21,7 +21,7 @@ from typing import Final
 from zlib import crc32
 
 from odradek.contracts.coordinator import Entry, Unavailable, Uncertain, Version
-from odradek.contracts.local import BOOT_SHIFT
+from odradek.contracts.local import BOOT_SHIFT, LocalStore
 from odradek.embedded.directory import LOCK_NAME, InUse, lock_directory, make_directory, sync
 from odradek.embedded.wal import transactions_after_damage
 from odradek.errors import OdradekError
@@ -69,14 +69,10 @@ class DiskFull(Unavailable):
 
 
 class WriteFailed(Uncertain):
-    """A write failed in a way after which nobody knows what is on the disk.
-
-    Linux forgets a failed sync: the next one reports success though the data never arrived. So
-    the write is not tried again; opening the database anew reads what did arrive.
-    """
+    """A write failed in a way after which nobody knows what is on the disk."""
 
 
-class Database:
+class Database(LocalStore):
     """An open database; `entries` and `boot` are as read when it was opened.
 
     Must not be used after a fork; the child's copy is inert and releases nothing of the parent's.
@@ -123,11 +119,7 @@ class Database:
         return database
 
     def write(self, changes: Mapping[str, Entry | None]) -> None:
-        """Store entries and remove those that are None, all or nothing; durable on return.
-
-        Raises DiskFull with nothing applied, WriteFailed when that is not known; after that one,
-        only `close` may follow.
-        """
+        """See `LocalStore.write`; raises DiskFull and WriteFailed."""
         if self._lock < 0:
             raise WriteFailed(f"{self.path} was closed, or this process was forked")
         stored = [_row(entry) for entry in changes.values() if entry is not None]

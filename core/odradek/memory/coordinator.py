@@ -27,8 +27,7 @@ from odradek.contracts.coordinator import (
     check_directory,
     check_ttl,
 )
-from odradek.contracts.keyspace import Draft, Keyspace
-from odradek.contracts.local import KeyspaceCoordinator
+from odradek.contracts.keyspace import Draft, Keyspace, KeyspaceCoordinator
 from odradek.contracts.watching import ChangeBuffer
 
 __all__ = ["MemoryCoordinator", "MemoryState", "memory_state", "open_memory_coordinator"]

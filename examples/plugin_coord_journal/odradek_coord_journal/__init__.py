@@ -16,15 +16,18 @@ from odradek.hookspecs import CoordinatorFactory, hookimpl
 class JournalSettings:
     """The keys of section `[coordinator]` beside `url`."""
 
-    write_timeout_ms: int = setting(
+    request_timeout_ms: int = setting(
         30_000, minimum=1, doc="How long a write may wait for the disk, in milliseconds."
     )
 
 
 def _open(url: str, settings: JournalSettings) -> AbstractAsyncContextManager[Coordinator]:
-    from odradek_coord_journal.coordinator import open_journal  # not before it is asked for
+    from odradek.contracts.local import open_local_coordinator
+    from odradek_coord_journal.journal import Journal  # nothing of this before it is asked for
 
-    return open_journal(Path(unquote(urlsplit(url).path)), settings.write_timeout_ms / 1000)
+    directory = Path(unquote(urlsplit(url).path))
+    timeout = settings.request_timeout_ms / 1000  # seconds
+    return open_local_coordinator(lambda: Journal(directory), request_timeout=timeout)
 
 
 @hookimpl

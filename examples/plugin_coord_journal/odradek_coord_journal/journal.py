@@ -1,93 +1,104 @@
-"""The file: blocking, for one thread at a time.
+"""The file. Everything here blocks: `LocalCoordinator` calls it in a thread.
 
-Each line is one transaction: a JSON object from keys to [value, revision, created], or to null
-where a key was deleted. The first line says how often the journal was opened.
+Each line is what one write changed: a JSON object from keys to [value, revision, created], or to
+null where a key was deleted. "boot", in the first line, says how often the journal was opened.
 """
 
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from odradek.contracts.coordinator import Entry, Unavailable, Version
+from odradek.contracts.local import LocalStore
 
 REWRITE_BYTES = 1024 * 1024
 
 
-class Journal:
-    """`entries` is the state on the disk, `boot` the number of this opening, from 1 on."""
-
+class Journal(LocalStore):
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / "journal.jsonl"
-        self._directory = os.open(directory, os.O_RDONLY)
-        try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.boot, self.entries = _replay(self._path)
-            self._rewrite()
-        except BaseException as error:
-            os.close(self._directory)
-            if isinstance(error, BlockingIOError):
+        self.path = directory / "journal.jsonl"
+        with ExitStack() as undo:
+            missing = [path for path in (directory, *directory.parents) if not path.exists()]
+            directory.mkdir(parents=True, exist_ok=True)
+            for made in missing:
+                _sync_directory(made.parent)
+            self._directory = os.open(directory, os.O_RDONLY)
+            undo.callback(os.close, self._directory)
+            try:
+                fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise Unavailable(f"{directory} is in use by another process") from None
-            raise
+            self._states = _replay(self.path)
+            self.boot = self._states.pop("boot", 0) + 1
+            self.entries = {key: _entry(key, *state) for key, state in self._states.items()}
+            self._file = self._rewrite()
+            undo.pop_all()
 
     def write(self, changes: Mapping[str, Entry | None]) -> None:
-        """Make a transaction durable. After an OSError nothing more may be written."""
-        self._file.write(_line(changes))
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
-        _apply(self.entries, changes)
-        if self._file.tell() > self._rewrite_at:
-            self._file.close()
-            self._rewrite()
+        states = {
+            key: entry and (entry.value.decode("latin-1"), entry.revision, entry.created)
+            for key, entry in changes.items()
+        }
+        line = _line(states)
+        if os.write(self._file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(self._file)
+        _apply(self._states, states)
+        if os.fstat(self._file).st_size > self._rewrite_at:
+            old, self._file = self._file, self._rewrite()
+            os.close(old)
 
     def close(self) -> None:
-        """Give the directory free for the next one."""
-        self._file.close()
+        os.close(self._file)
         os.close(self._directory)
 
-    def _rewrite(self) -> None:
-        """Begin a new file with nothing obsolete in it; a crash leaves the old one or the new."""
-        new = self._path.with_suffix(".new")
-        self._file = open(new, "wb")  # noqa: SIM115  # stays open
-        self._file.write(b'{"boot": %d}\n' % self.boot + _line(self.entries))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        os.replace(new, self._path)
-        os.fsync(self._directory)
-        self._rewrite_at = REWRITE_BYTES + 2 * self._file.tell()
+    def _rewrite(self) -> int:
+        """Put a file with nothing obsolete in place; a crash leaves the old one or the new."""
+        new = self.path.with_suffix(".new")
+        with open(new, "wb") as file:
+            file.write(_line({"boot": self.boot, **self._states}))
+            file.flush()
+            os.fsync(file.fileno())
+            self._rewrite_at = REWRITE_BYTES + 2 * file.tell()
+        os.replace(new, self.path)
+        _sync_directory(self.path.parent)
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
 
-def _replay(path: Path) -> tuple[int, dict[str, Entry]]:
-    boot, entries = 1, dict[str, Entry]()
+def _replay(path: Path) -> dict[str, Any]:
+    states: dict[str, Any] = {}
     lines = path.read_bytes().splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
-            changes = json.loads(line)
+            _apply(states, json.loads(line))
         except ValueError:
-            if number == len(lines):
-                break  # torn by a crash, hence never acknowledged
-            raise Unavailable(f"{path}: line {number} is damaged") from None
-        boot = changes.pop("boot", boot - 1) + 1
-        _apply(entries, {key: state and _entry(key, *state) for key, state in changes.items()})
-    return boot, entries
+            if number < len(lines):
+                raise Unavailable(f"{path}: line {number} is damaged") from None
+            # Torn by a crash, hence never acknowledged.
+    return states
 
 
-def _apply(entries: dict[str, Entry], changes: Mapping[str, Entry | None]) -> None:
-    for key, entry in changes.items():
-        entries.pop(key, None)
-        if entry is not None:
-            entries[key] = entry
+def _apply(states: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, state in changes.items():
+        states[key] = state
+        if state is None:
+            del states[key]
 
 
 def _entry(key: str, value: str, revision: int, created: int) -> Entry:
     return Entry(key, value.encode("latin-1"), Version(revision), revision, created)
 
 
-def _line(changes: Mapping[str, Entry | None]) -> bytes:
-    states = {
-        key: entry and (entry.value.decode("latin-1"), entry.revision, entry.created)
-        for key, entry in changes.items()
-    }
+def _line(states: Mapping[str, Any]) -> bytes:
     return json.dumps(states).encode() + b"\n"
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)

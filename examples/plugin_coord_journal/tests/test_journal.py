@@ -1,5 +1,6 @@
 """The journal file: torn, damaged, rewritten, in use, failing."""
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -8,20 +9,21 @@ import pytest
 import trio
 
 from odradek.contracts.coordinator import Coordinator, Unavailable, Uncertain
+from odradek.plugins import load
 from odradek_coord_journal import journal
-from odradek_coord_journal.coordinator import open_journal
 
 Open = Callable[[], AbstractAsyncContextManager[Coordinator]]
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "coordinator"
+    return tmp_path / "my data" / "coordinator"
 
 
 @pytest.fixture
 def open_it(directory: Path) -> Open:
-    return lambda: open_journal(directory, write_timeout=10)
+    factory = load().coordinator("journal")
+    return lambda: factory.open(directory.as_uri().replace("file", "journal"), factory.settings())
 
 
 async def value_of(coordinator: Coordinator, key: str) -> bytes | None:
@@ -71,14 +73,34 @@ async def test_second_opening_is_refused_until_the_first_is_closed(open_it: Open
         pass
 
 
-async def test_failed_write_is_final(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_sync_is_final(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_: int) -> None:
         raise OSError(5, "Input/output error")
 
     async with open_it() as coordinator:
-        monkeypatch.setattr("os.fdatasync", failing)
-        with pytest.raises(Uncertain, match="Input/output error"):
-            await coordinator.put("a/b", b"1")
-        monkeypatch.undo()
-        with pytest.raises(Unavailable, match="restart to recover"):
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fdatasync", failing)
+            with pytest.raises(Uncertain, match="Input/output error"):
+                await coordinator.put("a/b", b"1")
+        with pytest.raises(Unavailable, match="open it anew"):
             await coordinator.put("a/b", b"2")
+
+
+async def test_disk_that_fills_up_in_the_middle_loses_nothing_acknowledged(
+    open_it: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    async with open_it() as coordinator:
+        await coordinator.put("a/b", b"1")
+        with monkeypatch.context() as patch:
+            patch.setattr("os.write", lambda file, data: write(file, data[:5]))
+            with pytest.raises(Uncertain, match="No space left"):
+                await coordinator.put("a/b", b"2")
+    async with open_it() as coordinator:
+        assert await value_of(coordinator, "a/b") == b"1"
+
+
+async def test_directory_that_cannot_be_made_is_reported(directory: Path, open_it: Open) -> None:
+    await trio.Path(directory.parent).write_bytes(b"a file")
+    with pytest.raises(Unavailable, match="coordinator'"):
+        await open_it().__aenter__()
