@@ -11,7 +11,10 @@ from statistics import median
 import trio
 from attrs import evolve
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
+    AdminClient,
+    NewTopic,
+)
 
 from bench.target import started
 from bench.workloads import WORKLOADS, fresh_topic, produce

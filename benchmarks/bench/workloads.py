@@ -16,7 +16,10 @@ from uuid import uuid4
 
 from attrs import frozen
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
+    AdminClient,
+    NewTopic,
+)
 
 from bench.target import Target
 
