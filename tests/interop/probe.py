@@ -47,7 +47,7 @@ from odradek.wire.api.a19_create_topics import (
 __all__ = ["Probe", "batch_of"]
 
 R = TypeVar("R", bound=Message)
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 def batch_of(
@@ -70,7 +70,7 @@ def batch_of(
 
 
 class Probe:
-    """One connection; a context manager. Every call raises OSError after 20 seconds."""
+    """One connection; a context manager. Every call raises OSError after a minute."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -132,7 +132,7 @@ class Probe:
                 for key, value in configs.items()
             ],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
         (result,) = self.call(request, 7, CreateTopicsResponse).topics
         assert result.error_code == 0, result.error_message
 
