@@ -43,6 +43,12 @@ from odradek.wire.api.a19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from odradek.wire.api.a21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 
 __all__ = ["Probe", "batch_of"]
 
@@ -154,6 +160,15 @@ class Probe:
         (result,) = self.call(request, 7, ListOffsetsResponse).topics[0].partitions
         assert result.error_code == 0, ErrorCode(result.error_code)
         return result.offset
+
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        """Delete the records below an offset."""
+        where = DeleteRecordsPartition(partition_index=partition, offset=before)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic, partitions=[where])], timeout_ms=60_000
+        )
+        (result,) = self.call(request, 2, DeleteRecordsResponse).topics[0].partitions
+        assert result.error_code == 0, ErrorCode(result.error_code)
 
     def produce(
         self, topic: str, batch: bytes, partition: int = 0, acks: int = -1, version: int = 9

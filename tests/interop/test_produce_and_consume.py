@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +14,7 @@ from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
 
 from odradek.errors import ErrorCode
-from odradek.record import CompressionType
+from odradek.record import CompressionType, decode_records, scan
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NOW = int(time.time() * 1000)
@@ -198,6 +200,17 @@ def test_a_reader_with_small_fetches_gets_everything(driver: Driver, topic: str)
     assert [r.value for r in got] == [r.value for r in records]
 
 
+@pytest.mark.parametrize("start", [3, 99], ids=["deleted", "not there yet"])
+def test_a_reader_out_of_range_starts_anew_where_it_wants_to(
+    start: int, driver: Driver, probe: Probe, topic: str
+) -> None:
+    probe.produce_values(topic, [b"%d" % number for number in range(20)])
+    probe.delete_records(topic, 10)
+    settings = _settings(driver, auto_offset_reset="earliest")
+    got = driver.consume(topic, 10, start=start, settings=settings)
+    assert [r.offset for r in got] == list(range(10, 20))
+
+
 def test_a_reader_of_committed_records_gets_everything(driver: Driver, topic: str) -> None:
     records = [Record(b"%d" % number, b"k") for number in range(50)]
     driver.produce(topic, records, idempotent=True)
@@ -221,3 +234,32 @@ def test_several_producers_share_a_partition(
     for name in names:
         mine = [r.value for r in got if r.key == name.encode()]
         assert mine == [b"%d" % number for number in range(500)]
+
+
+def test_a_lot_of_data_arrives_unchanged(
+    broker: BrokerProcess, probe: Probe, topic_name: str
+) -> None:
+    """64 MiB through several segments, every byte compared."""
+    probe.create_topic(topic_name, segment_bytes="20000000")
+    block = random.Random(1).randbytes(1 << 20)
+    sent = hashlib.sha256()
+    for number in range(64):
+        part = [bytes([number]) + block[at : at + (1 << 18)] for at in range(0, 1 << 20, 1 << 18)]
+        for value in part:
+            sent.update(value)
+        for value in part:
+            probe.produce_values(topic_name, [value])
+    assert len(broker.segments(topic_name)) >= 4
+    received = hashlib.sha256()
+    offset = 0
+    while offset < 64 * 4:
+        data = probe.fetch(topic_name, 0, offset, max_bytes=5_000_000)
+        assert isinstance(data.records, memoryview)
+        held = scan(data.records)
+        for meta, position in zip(held.metas, held.positions, strict=True):
+            assert meta.base_offset == offset
+            for record in decode_records(data.records, position):
+                assert record.value is not None
+                received.update(record.value)
+            offset = meta.last_offset + 1
+    assert received.digest() == sent.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.interop.drivers.base import Driver, Record, Refused
@@ -10,6 +11,9 @@ from tests.interop.probe import Probe, batch_of
 from tests.interop.process import BrokerProcess
 
 from odradek.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tests.interop.drivers.java import Java
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
@@ -29,6 +33,8 @@ def test_offsets_are_found_by_time(driver: Driver, probe: Probe, topic: str) -> 
     assert at(topic, NOW - 899) == -1
     if driver.max_timestamp:
         assert at(topic, "max_timestamp") == 2
+    if driver.name.startswith("java"):
+        assert cast("Java", driver).offsets_for_times(topic, NOW - 999) == 2
 
 
 def test_a_time_inside_of_a_batch_finds_its_record(driver: Driver, topic: str) -> None:

@@ -92,12 +92,8 @@ class AioKafka(AdminDriver):
         self, body: Callable[[Any], Awaitable[T]], settings: Mapping[str, Any] | None = None
     ) -> T:
         async def with_consumer() -> T:
-            consumer = aiokafka.AIOKafkaConsumer(
-                bootstrap_servers=self.address,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                **(settings or {}),
-            )
+            options = {"enable_auto_commit": False, "auto_offset_reset": "none", **(settings or {})}
+            consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=self.address, **options)
             await consumer.start()
             try:
                 return await body(consumer)

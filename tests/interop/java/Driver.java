@@ -153,7 +153,7 @@ public final class Driver {
         common.put("key.deserializer", ByteArrayDeserializer.class);
         common.put("value.deserializer", ByteArrayDeserializer.class);
         common.put("enable.auto.commit", false);
-        common.put("auto.offset.reset", "none");
+        common.putIfAbsent("auto.offset.reset", "none");
         return new KafkaConsumer<>(common);
     }
 
