@@ -84,7 +84,7 @@ async def build(writer: FileWriter, chunks: AsyncIterator[Chunk]) -> Built:
             if builder is None:
                 end = chunk.batches[0].base_offset if chunk.batches else 0
                 builder = IndexBuilder(end)
-                fd = await in_thread(ops.open, stem + ".log", CREATE, 0o644)
+                fd = await in_thread(ops.open_patiently, stem + ".log", CREATE, 0o644)
             length = check_chunk(chunk, end)
             store.space.more(length)
             await in_thread(write_all, ops, fd, list(chunk.buffers), size)
@@ -201,7 +201,7 @@ def _save_blobs(ops: Ops, space: Space, written: list[tuple[str, bytes]]) -> Non
     for attempt in range(2):
         try:
             for path, data in written:
-                fd = ops.open(path, CREATE, 0o644)
+                fd = ops.open_patiently(path, CREATE, 0o644)
                 try:
                     write_all(ops, fd, [data], 0)
                     ops.fdatasync(fd)

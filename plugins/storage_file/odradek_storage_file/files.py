@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from odradek.contracts.storage import Corrupt, DataRef, OutOfRange, Unavailable
-from odradek_storage_file.ops import Ops
+from odradek_storage_file.ops import NO_DESCRIPTOR, Ops
 
 __all__ = ["FileRef", "OpenFiles", "SegmentFile"]
 
@@ -38,6 +38,16 @@ class OpenFiles:
         """Take note of a file that was closed for good."""
         with contextlib.suppress(ValueError):
             self._open.remove(file)
+
+    def open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        """Open any file, closing segment files where no descriptor is free. Raises OSError."""
+        try:
+            return self.ops.open(path, flags, mode)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+        self.shrink(len(self) // 2)  # others in the process need descriptors too
+        return self.ops.open(path, flags, mode)
 
     def shrink(self, limit: int) -> None:
         """Close files until `limit` are left, or all others are in use."""
@@ -98,22 +108,13 @@ class SegmentFile:
         return self.fd
 
     def _open(self, path: str) -> int:
+        files = self.files
         try:
-            return self._open_once(path)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-        self.files.shrink(len(self.files) // 2)  # others in the process need descriptors too
-        return self._open_once(path)
-
-    def _open_once(self, path: str) -> int:
-        ops = self.files.ops
-        try:
-            return ops.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return files.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
                 raise
-        return ops.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return files.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def hold(self) -> int:
         """Return the descriptor and keep it open until `release`. Raises as `descriptor`."""

@@ -9,14 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from odradek.types import Buffer
 
-__all__ = ["NO_SPACE", "Ops", "write_all", "write_atomically"]
+__all__ = ["NO_DESCRIPTOR", "NO_SPACE", "Ops", "write_all", "write_atomically"]
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """No room on the disk, or none for this user."""
+
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process, or the machine, has as many files open as it may."""
+
+DESCRIPTOR_PATIENCE = 10.0
+DESCRIPTOR_RETRY = 0.01
+"""Seconds to wait for a free descriptor, and between two attempts."""
 
 IOV_MAX = 1024
 """How many buffers Linux takes in one vectored write (`IOV_MAX` of limits.h)."""
@@ -50,9 +58,24 @@ class Ops:
             return True
         return True
 
+    def open_patiently(self, path: str, flags: int, mode: int = 0o777) -> int:
+        """Open a file, waiting for a free descriptor; for worker threads only. Raises OSError.
+
+        Sockets use descriptors too, and come and go; a file that was not opened yet leaves no
+        doubt about what is on the disk, so this is no failure of the disk.
+        """
+        deadline = time.monotonic() + DESCRIPTOR_PATIENCE
+        while True:
+            try:
+                return self.open(path, flags, mode)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or time.monotonic() > deadline:
+                    raise
+            time.sleep(DESCRIPTOR_RETRY)
+
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and deletions of files in a directory durable."""
-        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.fsync(fd)
         finally:
@@ -88,7 +111,7 @@ def write_atomically(ops: Ops, directory: str, name: str, data: bytes) -> None:
     """
     temporary = f"{directory}/{name}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = ops.open(temporary, flags, 0o644)
+    fd = ops.open_patiently(temporary, flags, 0o644)
     try:
         write_all(ops, fd, [data], 0)
         ops.fsync(fd)

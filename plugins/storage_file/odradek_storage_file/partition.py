@@ -13,6 +13,7 @@ from odradek.contracts.storage import (
     MAX_RELATIVE_OFFSET,
     Chunk,
     EpochStart,
+    Full,
     LogSnapshot,
     Offline,
     PartitionKey,
@@ -25,7 +26,7 @@ from odradek_storage_file.bridge import Work, in_thread
 from odradek_storage_file.files import SegmentFile
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
-from odradek_storage_file.ops import NO_SPACE, write_all
+from odradek_storage_file.ops import NO_DESCRIPTOR, NO_SPACE, write_all
 from odradek_storage_file.reading import Segment
 from odradek_storage_file.recovery import Loaded
 from odradek_storage_file.saving import save_manifest
@@ -289,10 +290,12 @@ class Partition:
         store = self.store
         path = f"{self.path}/{layout.stem(self.end)}.log"
         try:
-            fd = store.ops.open(path, CREATE, 0o644)
+            fd = store.files.open(path, CREATE, 0o644)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise store.space.exhausted() from error
+            if error.errno in NO_DESCRIPTOR:
+                raise Full(f"cannot create {path}: {error.strerror}") from error
             raise store.fail(error, f"cannot create {path}") from error
         builder = self.builder
         builder.seal()

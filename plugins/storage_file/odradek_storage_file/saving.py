@@ -47,7 +47,8 @@ def _write_epochs(ops: Ops, path: str, manifest: Manifest) -> None:
             return
     except FileNotFoundError:
         pass
-    fd = ops.open(f"{file}.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = ops.open_patiently(f"{file}.tmp", flags, 0o644)
     try:
         write_all(ops, fd, [data], 0)
     finally:
@@ -69,7 +70,7 @@ def read_manifest(ops: Ops, path: str, key: PartitionKey) -> Manifest:
 
 def read_file(ops: Ops, path: str) -> bytes:
     """Return the whole of a small file. Raises OSError."""
-    fd = ops.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = ops.open_patiently(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
         position = 0
