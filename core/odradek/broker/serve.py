@@ -75,6 +75,9 @@ BUFFER_LINGER = 1.0
 DRAIN_TIMEOUT = 2.0
 """Seconds that a client may take, at the end, to accept the responses it is owed."""
 
+OTHER_FILES = 24
+"""Descriptors of an idle broker (13, counted on Linux), and of what threads have open meanwhile."""
+
 HANDLER_TIMEOUT = 5.0
 """Seconds that a request may still take, at the end, before it is given up."""
 
@@ -98,12 +101,22 @@ class Caller:
         self.client_id: str | None = None
 
 
+def affordable_connections(files_max: int | None) -> float:
+    """How many connections leave descriptors for everything else.
+
+    Half of the limit is for segment files (the default of file storage). A log that cannot open
+    a file stops its producers, while a client that is turned away comes back.
+    """
+    return math.inf if files_max is None else max(files_max // 2 - OTHER_FILES, 4)
+
+
 class Server:
     """Accepts connections of all listeners and counts them against the limits."""
 
     def __init__(self, broker: Broker, limits: Limits) -> None:
         self._broker = broker
         self._limits = limits
+        self._affordable = affordable_connections(broker.host.files_max())
         self._open = 0
         self._by_address: Counter[str] = Counter()
         self._sessions: set[_Session] = set()
@@ -125,6 +138,11 @@ class Server:
                     return
                 nursery.start_soon(self._serve_one, connection, name)
 
+    async def quiet(self) -> None:
+        """Return when no connection is open."""
+        while self._open:
+            await self._closed_one.park()
+
     def drain(self) -> None:
         """Read no more requests, answer those that were read, then close. Returns at once."""
         self.draining = True
@@ -134,12 +152,10 @@ class Server:
     async def drained(self) -> None:
         """Return when no connection is open any more; bounded by the timeouts above."""
         with trio.move_on_after(HANDLER_TIMEOUT):
-            while self._open:
-                await self._closed_one.park()
+            await self.quiet()
         for session in tuple(self._sessions):
             session.give_up()
-        while self._open:
-            await self._closed_one.park()
+        await self.quiet()
 
     async def _serve_one(self, connection: Connection, name: str) -> None:
         with self._counted(connection) as admitted:
@@ -169,6 +185,8 @@ class Server:
             over = None
             if self._open > limits.connections_max:
                 over = f"connections_max = {limits.connections_max}"
+            elif self._open > self._affordable:
+                over = f"{self._affordable} leave files for the logs (raise ulimit -n)"
             elif self._by_address[address] > limits.connections_per_address_max:
                 over = f"connections_per_address_max = {limits.connections_per_address_max}"
             if over is not None:
@@ -185,13 +203,14 @@ class Server:
 def _report(peer: str, error: Exception) -> None:
     """Say why a connection is closed: at a level, and in a detail, that the reason deserves."""
     reasons = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
-    # Reader and writer may find out at the same time.
-    if all(isinstance(each, (Closed, ConnectionLost)) for each in reasons):
+    # The peer may be gone by the time that the reason to send it away is found.
+    others = [each for each in reasons if not isinstance(each, (Closed, ConnectionLost))]
+    if not others:
         logger.debug("connection from %s ended: %s", peer, reasons[0])
-    elif all(isinstance(each, (MalformedMessage, UnsupportedVersion)) for each in reasons):
-        logger.warning("closing connection from %s: %s", peer, reasons[0])
-    elif all(isinstance(each, OdradekError) for each in reasons):
-        logger.error("closing connection from %s: %s", peer, error)
+    elif all(isinstance(each, (MalformedMessage, UnsupportedVersion)) for each in others):
+        logger.warning("closing connection from %s: %s", peer, others[0])
+    elif all(isinstance(each, OdradekError) for each in others):
+        logger.error("closing connection from %s: %s", peer, "; ".join(map(str, others)))
     else:
         # One request met a defect. Its client gets a closed connection, which every Kafka client
         # retries; all others go on.
