@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetch the foreign Kafka clients that tests/interop runs: kcat by apt-get, the Java client and
-# Apache Kafka's own tools by Maven (tests/interop/java, once for each version below).
+# Fetch the foreign Kafka clients that tests/interop runs (kcat by apt-get, the Java client and Apache
+# Kafka's own tools by Maven, tests/interop/java, once for each version below), and the tools with
+# which tests/faults breaks things.
 # What cannot be had is reported and its tests are skipped; with ODRADEK_REQUIRE_ALL=1 it is an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,10 +19,19 @@ quietly() {
     said=$("$@" 2>&1) || { printf '%s\n' "$said" | tail -n 20 >&2; return 1; }
 }
 
-if ! command -v kcat >/dev/null && command -v apt-get >/dev/null; then
-    { quietly as_root apt-get update -qq && quietly as_root apt-get install -y -qq kcat; } || true
+# package:command; mkfs.ext4 is in sbin, which is not on everybody's PATH
+PATH=$PATH:/usr/sbin:/sbin
+tools=(kcat:kcat strace:strace faketime:faketime e2fsprogs:mkfs.ext4 util-linux:prlimit mount:mount)
+packages=()
+for tool in "${tools[@]}"; do
+    command -v "${tool#*:}" >/dev/null || packages+=("${tool%:*}")
+done
+if [ ${#packages[@]} -gt 0 ] && command -v apt-get >/dev/null; then
+    { quietly as_root apt-get update -qq && quietly as_root apt-get install -y -qq "${packages[@]}"; } || true
 fi
-command -v kcat >/dev/null || missing+=("kcat (apt-get install kcat)")
+for tool in "${tools[@]}"; do
+    command -v "${tool#*:}" >/dev/null || missing+=("${tool#*:} (apt-get install ${tool%:*})")
+done
 
 # Plain copies of the jars with the driver's classes beside them: a directory that is a classpath,
 # and nothing of Maven's left to start when the tests run.

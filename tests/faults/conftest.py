@@ -22,8 +22,9 @@ from tests.interop.process import BrokerProcess
 @pytest.fixture
 def root() -> None:
     """Only root may mount."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        missing("mounting a file system needs root and mount(8)")
+    tools = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    if os.geteuid() != 0 or not all(shutil.which(t, path=tools) for t in ("mount", "mkfs.ext4")):
+        missing("making a file system needs root, mount(8) and mkfs.ext4")
 
 
 @pytest.fixture

@@ -23,7 +23,10 @@ UNMOUNT_PATIENCE = 10.0
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    paths = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=paths
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
