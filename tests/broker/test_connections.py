@@ -167,8 +167,7 @@ async def test_memory_of_large_requests_is_given_back(broker: Broker) -> None:
         await peer.produce("events", batch(1, 5_000_000))
         assert broker.request_budget.used >= 5_000_000
     with trio.fail_after(5):
-        while broker.server.connections:
-            await wait_all_tasks_blocked()
+        await broker.server.quiet()
     assert broker.request_budget.used == broker.response_budget.used == 0
 
 
@@ -273,8 +272,7 @@ async def test_connection_lost_under_reader_and_writer_is_no_defect(
         await wait_all_tasks_blocked()  # the writer waits for this side, the reader too
         peer.connection.abort()
     with trio.fail_after(5):
-        while broker.server.connections:
-            await wait_all_tasks_blocked()
+        await broker.server.quiet()
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
@@ -317,8 +315,7 @@ async def test_connections_are_limited_per_address(caplog: pytest.LogCaptureFixt
             for peer in (one, two):
                 await peer.ask(HELLO, 0, ApiVersionsResponse)
         with trio.fail_after(5):
-            while broker.server.connections:
-                await wait_all_tasks_blocked(0.01)
+            await broker.server.quiet()
         assert not broker.server._by_address, "nothing is kept of addresses that are gone"
 
 
@@ -501,8 +498,7 @@ async def test_full_budget_stops_reading_and_goes_on_when_there_is_room() -> Non
                 nursery.start_soon(produce, done)
         assert done == ["NONE"] * 18
         with trio.fail_after(5):
-            while broker.server.connections:
-                await wait_all_tasks_blocked()
+            await broker.server.quiet()
         assert broker.request_budget.used == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,7 @@ async def test_what_was_produced_is_fetched(peer: Peer, version: int) -> None:
     topic_id = (await peer.create("events")).topic_id
     await peer.produce("events", batch(3))
     await peer.produce("events", batch(2))
-    named = {"topic_id": topic_id} if version >= 13 else {}
+    named: Any = {"topic_id": topic_id} if version >= 13 else {}
     found = await peer.fetch("events", version=version, **named)
     assert [r.offset for r in records_of(found)] == [0, 1, 2, 3, 4]
     assert found.high_watermark == found.last_stable_offset == 5
@@ -42,7 +43,7 @@ async def test_partition_with_nothing_to_read_carries_empty_records_and_not_null
     peer: Peer, version: int
 ) -> None:
     topic_id = (await peer.create("events")).topic_id
-    named = {"topic_id": topic_id} if version >= 13 else {}
+    named: Any = {"topic_id": topic_id} if version >= 13 else {}
     found = await peer.fetch("events", version=version, **named)
     assert code(found.error_code) == "NONE"
     assert found.records is not None, "librdkafka cannot read a negative size"

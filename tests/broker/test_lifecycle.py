@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -51,7 +52,7 @@ from odradek.wire.api.a22_init_producer_id import InitProducerIdRequest, InitPro
 
 
 @pytest.fixture(params=["memory", "file"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Storage and coordinator that outlive the broker."""
     coordinator = f"embedded:{tmp_path}/coordinator"
     if request.param == "memory":
@@ -71,7 +72,7 @@ async def new_producer_id(peer: Peer) -> int:
 # -- restarting --------------------------------------------------------------------------------
 
 
-async def test_topics_ids_records_and_settings_survive_a_restart(where: dict[str, str]) -> None:
+async def test_topics_ids_records_and_settings_survive_a_restart(where: dict[str, Any]) -> None:
     async with running(**where) as broker, connected(broker) as peer:
         cluster_id = broker.image.cluster_id
         created = await peer.create("events", 3, retention_ms="77")
@@ -86,7 +87,7 @@ async def test_topics_ids_records_and_settings_survive_a_restart(where: dict[str
         assert (await peer.produce("events", partition=1)).base_offset == 4
 
 
-async def test_restart_raises_the_leader_epoch(where: dict[str, str]) -> None:
+async def test_restart_raises_the_leader_epoch(where: dict[str, Any]) -> None:
     for life in range(3):
         async with running(**where) as broker, connected(broker) as peer:
             if not life:
@@ -99,7 +100,7 @@ async def test_restart_raises_the_leader_epoch(where: dict[str, str]) -> None:
 
 
 async def test_retry_after_a_restart_is_answered_with_the_offset_of_the_original(
-    where: dict[str, str],
+    where: dict[str, Any],
 ) -> None:
     data = batch(2, producer_id=7, producer_epoch=0, base_sequence=0)
     async with running(**where) as broker, connected(broker) as peer:
@@ -111,7 +112,7 @@ async def test_retry_after_a_restart_is_answered_with_the_offset_of_the_original
         assert len(records_of(await peer.fetch("events"))) == 3
 
 
-async def test_producer_ids_are_not_given_again_after_a_restart(where: dict[str, str]) -> None:
+async def test_producer_ids_are_not_given_again_after_a_restart(where: dict[str, Any]) -> None:
     given: list[int] = []
     for _ in range(3):
         async with running(**where) as broker, connected(broker) as peer:
@@ -119,7 +120,7 @@ async def test_producer_ids_are_not_given_again_after_a_restart(where: dict[str,
     assert len(set(given)) == 15
 
 
-async def test_deleted_topic_stays_deleted_after_a_restart(where: dict[str, str]) -> None:
+async def test_deleted_topic_stays_deleted_after_a_restart(where: dict[str, Any]) -> None:
     async with running(**where) as broker, connected(broker) as peer:
         await peer.create("events")
         await peer.create("other")
@@ -131,7 +132,7 @@ async def test_deleted_topic_stays_deleted_after_a_restart(where: dict[str, str]
 
 
 async def test_removal_of_a_deleted_topics_logs_goes_on_after_a_restart(
-    where: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from odradek.broker.hosting import Hosting
 
@@ -153,7 +154,7 @@ async def test_removal_of_a_deleted_topics_logs_goes_on_after_a_restart(
 
 
 async def test_partitions_of_a_topic_that_was_never_finished_are_swept(
-    where: dict[str, str],
+    where: dict[str, Any],
 ) -> None:
     async with running(**where) as broker:
         left = [
@@ -170,7 +171,7 @@ async def test_partitions_of_a_topic_that_was_never_finished_are_swept(
 # -- starting ----------------------------------------------------------------------------------
 
 
-async def test_address_in_use_is_found_before_anything_changes(where: dict[str, str]) -> None:
+async def test_address_in_use_is_found_before_anything_changes(where: dict[str, Any]) -> None:
     async with running(listen="memory://taken"):
         with pytest.raises(AddressInUse, match="taken"):
             async with running(listen="memory://taken", **where):
@@ -196,6 +197,8 @@ def test_two_brokers_cannot_have_one_id(mock_time: MockTime) -> None:
 
 
 def test_broker_waits_for_its_earlier_life_to_end(mock_time: MockTime) -> None:
+    began = 0.0
+
     async def main() -> None:
         name = "earlier"
         state = memory_state(name)
@@ -220,7 +223,6 @@ def test_broker_waits_for_its_earlier_life_to_end(mock_time: MockTime) -> None:
         await trio.sleep(seconds)
         event.set()
 
-    began = 0.0
     mock_time(main)
 
 
@@ -417,7 +419,7 @@ def test_ending_broker_finishes_the_request_it_is_at(mock_time: MockTime) -> Non
 
             async def slow(*args: object, **more: object) -> object:
                 await trio.sleep(3)
-                return await real(*args, **more)  # type: ignore[arg-type]  # passed on
+                return await real(*args, **more)
 
             broker.create_topic = slow
             async with connected(broker) as peer:
@@ -473,7 +475,7 @@ def test_ending_broker_waits_for_nobody_for_long(mock_time: MockTime, what: str)
     mock_time(main)
 
 
-async def test_cancelled_broker_closes_its_logs(where: dict[str, str]) -> None:
+async def test_cancelled_broker_closes_its_logs(where: dict[str, Any]) -> None:
     with trio.CancelScope() as scope:
         async with running(**where) as broker, connected(broker) as peer:
             await peer.create("events")
@@ -487,7 +489,7 @@ async def test_cancelled_broker_closes_its_logs(where: dict[str, str]) -> None:
         assert len(records_of(await peer.fetch("events"))) == 3
 
 
-async def test_owners_exception_arrives_as_it_is(where: dict[str, str]) -> None:
+async def test_owners_exception_arrives_as_it_is(where: dict[str, Any]) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with running(**where):
             raise KeyError("mine")
@@ -571,7 +573,7 @@ async def test_ended_broker_leaves_no_task_thread_or_descriptor(tmp_path: Path) 
 
 
 async def test_nothing_worse_than_a_warning_is_logged_in_an_ordinary_life(
-    where: dict[str, str], caplog: pytest.LogCaptureFixture
+    where: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     for _ in range(2):

@@ -147,7 +147,7 @@ async def test_delete_records_refuses_what_cannot_be(peer: Peer) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 async def test_epoch_ends_where_the_next_began(tmp_path: Any, version: int) -> None:
-    where = {"storage": f"memory://epochs-{version}", "coordinator": f"embedded:{tmp_path}"}
+    where: Any = {"storage": f"memory://epochs-{version}", "coordinator": f"embedded:{tmp_path}"}
     for life in range(3):
         async with running(**where) as broker, connected(broker) as peer:
             if life == 0:

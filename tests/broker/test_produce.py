@@ -299,7 +299,7 @@ async def test_stored_bytes_are_what_was_sent_but_for_offset_and_epoch(peer: Pee
     await peer.produce("events", bytes(data))
     found = await peer.fetch("events", 4)
     assert found.records is not None
-    stored = bytes(found.records)  # type: ignore[arg-type]  # decoded: bytes-like
+    stored = bytes(found.records)  # type: ignore[call-overload]  # decoded: bytes-like
     assert parse_header(stored).base_offset == 4
     assert stored[8:12] == data[8:12]
     assert stored[16:] == data[16:]

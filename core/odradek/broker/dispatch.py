@@ -100,7 +100,7 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     key, version, correlation_id, caller.client_id, _ = header
     known = _handlers.get(key) or _load(key)
     if known is None or not known[0] <= version <= known[1]:
-        return _refuse(caller, key, version, correlation_id)
+        return _refuse(key, version, correlation_id)
     request = decode_request(header, frame)
     response = known[3](caller, request, version)
     if known[2]:
@@ -114,23 +114,14 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     return outstanding
 
 
-def _refuse(caller: Caller, key: int, version: int, correlation_id: int) -> list[Any]:
+def _refuse(key: int, version: int, correlation_id: int) -> list[Any]:
     """Answer ApiVersions; all else cannot be answered, and raises UnsupportedVersion.
 
     KIP-511: a client that starts with a version of ApiVersions that is too new gets version 0
     of the response, with the error, and starts again with what the response says.
     """
-    offer = OFFERED.get(key)
     if key == API_VERSIONS:
         from odradek.broker.handlers.a18_api_versions import unsupported
 
         return encode_response(key, 0, correlation_id, unsupported())
-    if offer is not None and version < offer.served_from:
-        logger.warning(
-            "%s uses %s version %d, from before Kafka 0.11; version %d or later is needed",
-            caller.peer,
-            offer.name,
-            version,
-            offer.served_from,
-        )
     raise UnsupportedVersion(key, version)

@@ -36,6 +36,7 @@ __all__ = ["handle"]
 
 logger = logging.getLogger(__name__)
 
+BY_ID_FROM = 12
 CREATION_PATIENCE = 10.0
 TOPICS_PER_TURN = 256
 
@@ -50,7 +51,7 @@ async def handle(caller: Caller, request: MetadataRequest, version: int) -> Mess
     else:
         topics = []
         for number, topic in enumerate(request.topics or (), 1):
-            topics.append(await _asked(caller, topic, request.allow_auto_topic_creation))
+            topics.append(await _asked(caller, topic, version, request.allow_auto_topic_creation))
             if number % TOPICS_PER_TURN == 0:  # a request may name a million
                 await trio.lowlevel.checkpoint()
     image = broker.image
@@ -72,10 +73,15 @@ async def handle(caller: Caller, request: MetadataRequest, version: int) -> Mess
 
 
 async def _asked(
-    caller: Caller, asked: MetadataRequestTopic, may_create: bool
+    caller: Caller, asked: MetadataRequestTopic, version: int, may_create: bool
 ) -> MetadataResponseTopic:
     broker = caller.broker
     image = broker.image
+    if version < BY_ID_FROM and (asked.topic_id != NULL_UUID or asked.name is None):
+        # Versions 10 and 11 have the field, but no answer without a name: refused, as by Kafka.
+        return MetadataResponseTopic(
+            error_code=ErrorCode.INVALID_REQUEST, name=asked.name or "", topic_id=asked.topic_id
+        )
     if asked.topic_id != NULL_UUID:
         found = image.topic_by_id(asked.topic_id)
         if found is None:
