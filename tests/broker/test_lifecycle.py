@@ -547,7 +547,7 @@ async def test_ended_broker_leaves_no_task_thread_or_descriptor(tmp_path: Path) 
 
     pytest.importorskip("odradek_storage_file")
     pytest.importorskip("odradek_transport_tcp")
-    where = {
+    where: dict[str, Any] = {
         "listen": "tcp://127.0.0.1:0",
         "storage": f"file://{tmp_path}/logs",
         "coordinator": f"embedded:{tmp_path}/coordinator",

@@ -77,7 +77,7 @@ class LossyOps(Ops):
             self._undo = [entry for entry in self._undo if entry[0] != path]
         assert info
 
-    def ftruncate(self, fd: int, length: int) -> None:  # type: ignore[override]
+    def ftruncate(self, fd: int, length: int) -> None:
         self.on_operation("truncate")
         info = os.fstat(fd)
         with self._lock:
@@ -150,6 +150,11 @@ class LossyOps(Ops):
             if random.random() < 0.5 and kept > safe:  # the length is there, the bytes are not
                 file.seek(random.randrange(safe, kept))
                 file.write(bytes(kept - file.tell()))
+
+    def killed(self, copy: Path) -> None:
+        """Copy the directory as it is at one moment, as kill -9 leaves it."""
+        with self._lock:  # no rename or deletion comes in between
+            shutil.copytree(self._root, copy)
 
     def power_loss(self, copy: Path, random: Random | None = None) -> None:
         """Copy the directory as a loss of power at this moment leaves it.

@@ -25,6 +25,7 @@ from odradek.types import PartitionKey
 from odradek_storage_file import FileStorageSettings, layout
 from odradek_storage_file.store import FileStore, open_store
 from odradek_storage_file.verify import verify
+from odradek_storage_file.writer import FileWriter
 
 SETTINGS = FileStorageSettings(min_free_bytes=0, ballast_bytes=0, recovery_bytes=8192)
 
@@ -250,12 +251,14 @@ async def test_recovery_checks_no_more_than_what_followed_the_recovery_point(
 ) -> None:
     root = tmp_path / "log"
     async with open_store(root.as_uri(), SETTINGS) as store:
-        log = Log(await store.open_writer(KEY, Claim(1, 1)))
+        writer = await store.open_writer(KEY, Claim(1, 1))
+        assert isinstance(writer, FileWriter)
+        log = Log(writer)
         for _ in range(100):
             await log.append(value_bytes=1000).wait()
             if store._to_save:
                 with trio.fail_after(5):
-                    while log.writer.partition.saved < log.writer.partition.appended - 2000:
+                    while writer.partition.saved < writer.partition.appended - 2000:
                         await trio.lowlevel.checkpoint()
         shutil.copytree(root, tmp_path / "killed")
     async with opened(tmp_path / "killed") as (_, again):

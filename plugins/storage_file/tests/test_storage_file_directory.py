@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from struct import iter_unpack
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -235,13 +235,14 @@ async def test_a_failure_takes_the_whole_directory_offline(tmp_path: Path, kind:
 @pytest.mark.parametrize("limit", ["interval_ms", "interval_bytes"])
 async def test_interval_syncs_by_itself(tmp_path: Path, limit: str) -> None:
     far = attrs.evolve(SETTINGS, durability="interval", interval_ms=10**7, interval_bytes=10**7)
-    settings = attrs.evolve(far, **{limit: 200})
+    changed: Any = {limit: 200}
+    settings = attrs.evolve(far, **changed)
     synced = trio.Event()
     token = trio.lowlevel.current_trio_token()
     ops = LossyOps(tmp_path)
     async with open_store(tmp_path.as_uri(), settings, ops) as store:
         log = Log(await store.open_writer(KEY, Claim(1, 1)))
-        ops.on_operation = lambda what: what == "sync" and token.run_sync_soon(synced.set)
+        ops.on_operation = lambda what: token.run_sync_soon(synced.set) if what == "sync" else None
         assert log.append(value_bytes=100).durable
         if limit == "interval_bytes":
             assert not synced.is_set()
@@ -258,7 +259,7 @@ async def test_reading_old_data_waits_for_the_disk_in_a_worker(tmp_path: Path) -
         def is_cached(self, fd: int, position: int) -> bool:
             return False
 
-        def pread(self, fd: int, count: int, position: int) -> bytes:  # type: ignore[override]
+        def pread(self, fd: int, count: int, position: int) -> bytes:
             self.readers.add(threading.get_ident())
             return os.pread(fd, count, position)
 
@@ -439,7 +440,9 @@ async def test_files_have_kafkas_names_and_formats(tmp_path: Path) -> None:
     assert (path / "leader-epoch-checkpoint").read_text() == "0\n1\n4 0\n"
     assert (path / "00000000000000000120.log").exists()
     assert stem.with_suffix(".log").read_bytes() == b"".join(d for _, d in log.batches[:-1])
-    position, since, largest, entries, times = 0, 0, -1, [], []
+    position, since, largest, largest_offset = 0, 0, -1, -1
+    entries: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
     for meta, _ in log.batches[:-1]:
         if meta.max_timestamp > largest:
             largest, largest_offset = meta.max_timestamp, meta.last_offset
