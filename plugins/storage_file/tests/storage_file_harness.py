@@ -38,12 +38,12 @@ class FileHarness(StorageHarness):
             yield store
 
     async def crash(self, *, power: bool = False) -> None:
-        old, self.root = self.root, self._base / f"life-{next(self._lives)}"
+        assert self.ops is not None
+        self.root = self._base / f"life-{next(self._lives)}"
         if power:
-            assert self.ops is not None
             self.ops.power_loss(self.root)
         else:
-            shutil.copytree(old, self.root)
+            self.ops.killed(self.root)
 
     def _files(self, key: PartitionKey) -> list[Path]:
         return sorted((self.root / layout.directory_name(key)).glob("*.log"))
