@@ -41,6 +41,8 @@ from odradek.wire.api.a19_create_topics import (
     CreateTopicsResponse,
 )
 
+pytestmark = pytest.mark.faults
+
 ATTACKERS = 6
 PER_CONNECTION = 60
 

@@ -364,7 +364,7 @@ class _Session:
                 if not timed:
                     timed = True
                     arrival.deadline = trio.current_time() + limits.request_timeout_s
-                if start + want > len(view) or fill == len(view):
+                if fill == len(view) or (start and start + want > len(view)):
                     view = await self._make_room(view, start, fill, want)
                     fill -= start
                     start = 0
@@ -374,11 +374,11 @@ class _Session:
     async def _make_room(self, view: memoryview, start: int, fill: int, want: int) -> memoryview:
         """Move the unfinished frame to the front, of a larger buffer if it needs one.
 
-        Grows with what has arrived, at most to twice that, so a length that is only claimed
-        costs nothing.
+        The buffer grows when it is full, to at most four times what has arrived: a length that
+        is only claimed costs nothing.
         """
         held = fill - start
-        if want <= len(view) and start:
+        if start and (want <= len(view) or 2 * held <= len(view)):
             view[:held] = view[start:fill]
             return view
         size = max(min(want, 2 * max(len(view), held)), PLAIN_BUFFER)
