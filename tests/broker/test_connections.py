@@ -246,7 +246,6 @@ async def test_defect_in_one_request_closes_its_connection_alone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from odradek.broker import dispatch
-    from odradek.broker.handlers import a60_describe_cluster
 
     def defect(*_: object) -> None:
         raise ZeroDivisionError("a defect")
@@ -258,7 +257,6 @@ async def test_defect_in_one_request_closes_its_connection_alone(
         assert "a defect" in caplog.text
         assert code((await other.create("events")).error_code) == "NONE"
         assert code((await other.produce("events")).error_code) == "NONE"
-    assert a60_describe_cluster.handle is not defect
 
 
 async def test_connection_lost_under_reader_and_writer_is_no_defect(
