@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import trio
 
@@ -116,7 +117,7 @@ async def start_broker(place: Place, port: int) -> AsyncIterator[dict[str, Any]]
         *(sys.executable, "-m", "odradek.cli", "serve"),
         *("--listen", f"tcp://127.0.0.1:{port}"),
         *("--storage", place.logs.absolute().as_uri()),
-        *("--coordinator", f"embedded:{place.directory.absolute() / 'coordinator'}"),
+        *("--coordinator", f"embedded:{quote(str(place.directory.absolute() / 'coordinator'))}"),
         *("--ready-fd", str(sending)),
     ]
     with place.broker_log.open("wb") as output:

@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from attrs import frozen
 from rich import box
@@ -236,7 +237,7 @@ def _next(console: Console, outcome: Outcome, staying: bool, kept: bool) -> None
     elif kept:
         _heading(console, "What to type next")
         where = outcome.place.logs.absolute().as_uri()
-        coordinator = outcome.place.directory.absolute() / "coordinator"
+        coordinator = quote(str(outcome.place.directory.absolute() / "coordinator"))
         rows.append(
             (
                 f"{me} serve --listen tcp://{address} --storage {where} "
