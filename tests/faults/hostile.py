@@ -102,7 +102,7 @@ def _flipped(frame: bytes, random: Random) -> bytes:
         else:
             edge = random.choice(LENGTHS)
             data[at : at + len(edge)] = edge
-    return data[:4] + data[4 : len(frame)]
+    return bytes(data[: len(frame)])
 
 
 def _resized(frame: bytes, random: Random) -> bytes:

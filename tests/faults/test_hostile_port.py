@@ -28,6 +28,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -214,7 +215,7 @@ CODECS = [codec for codec in CompressionType if codec is not CompressionType.NON
     "settings", [{"cleanup_policy": "compact"}, {"compression_type": "uncompressed"}]
 )
 async def test_bomb_is_stopped_where_records_are_looked_at(
-    broker: Broker, codec: CompressionType, settings: dict[str, str]
+    broker: Broker, codec: CompressionType, settings: dict[str, Any]
 ) -> None:
     data = bomb(codec, 20 * MIB)
     assert len(data) < 2 * MIB
@@ -245,8 +246,8 @@ PATHS = ("..", "../up", "a/b", "/etc/passwd", "a\0b", "con\\..\\x", "%2e%2e", "~
 
 async def test_nothing_from_a_client_becomes_a_path(tmp_path: Path) -> None:
     pytest.importorskip("odradek_storage_file")
-    where = {"storage": f"file://{tmp_path}/logs", "coordinator": f"embedded:{tmp_path}/c"}
-    async with running(**where) as broker:
+    storage, coordinator = f"file://{tmp_path}/logs", f"embedded:{tmp_path}/c"
+    async with running(storage=storage, coordinator=coordinator) as broker:
         for name in PATHS:
             async with connected(broker) as peer:
                 assert code((await peer.create(name)).error_code) == "INVALID_TOPIC_EXCEPTION"
@@ -276,7 +277,8 @@ async def test_nothing_from_a_client_reaches_a_log_line_or_terminal_raw(
         await peer.send_bytes(peer.encode(produce_request(EVIL, acks=0), 9, client_id=EVIL))
         await peer.ended()
     async with connected(broker) as peer:
-        await peer.create("events", **{"no" + EVIL: "1"})
+        strange: dict[str, Any] = {"no" + EVIL: "1"}
+        await peer.create("events", **strange)
         await peer.create("events", retention_ms=EVIL)
         request = ApiVersionsRequest(client_software_name=EVIL, client_software_version=EVIL)
         await peer.ask(request, 3, ApiVersionsResponse)
@@ -339,14 +341,15 @@ async def test_request_of_many_things_lets_others_have_their_turn(broker: Broker
             allow_auto_topic_creation=False,
         )
         turns = 0
+        answered = trio.Event()
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
                 await peer.ask(request, 9, MetadataResponse)
-                nursery.cancel_scope.cancel()
+                answered.set()
 
             nursery.start_soon(ask)
-            while True:
+            while not answered.is_set():
                 await other.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
                 turns += 1
         assert turns > 10
@@ -431,7 +434,8 @@ async def test_no_request_makes_the_broker_import_what_it_names(broker: Broker) 
             ("follower.replication.throttled.replicas", "os.system"),
             ("sasl.jaas.config", "com.sun.security.auth.module.JndiLoginModule required;"),
         ):
-            result = await peer.create("events", **{name: value})
+            setting: dict[str, Any] = {name: value}
+            result = await peer.create("events", **setting)
             assert code(result.error_code) == "INVALID_CONFIG"
         for key in (70, 74, -3, 2**15 - 1):
             async with connected(broker) as other:
