@@ -32,6 +32,7 @@ from trio.testing import wait_all_tasks_blocked
 from odradek.broker import Broker, IdInUse
 from odradek.cluster import keys, topics
 from odradek.cluster.image import PartitionImage
+from odradek.contracts.coordinator import Delete, Op
 from odradek.contracts.storage import Corrupt, Full, SegmentStore, StorageError
 from odradek.contracts.transport import AddressInUse
 from odradek.errors import OdradekError
@@ -539,6 +540,32 @@ async def test_log_that_fails_to_close_does_not_stop_the_broker(
             await broker.delete_topic(broker.image.topics["events"])
         assert "input/output error" in caplog.text
         assert code((await peer.produce("other")).error_code) == "NONE"
+
+
+def test_coordinator_that_does_not_answer_does_not_keep_logs_open(
+    mock_time: MockTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with running() as broker, connected(broker) as peer:
+            await peer.create("events")
+            await peer.create("other")
+            log = broker.topic("other").log(0)
+            real = broker.coordinator.txn
+
+            async def hangs(*ops: Op) -> object:
+                if any(op.key.startswith("deleted/") for op in ops if isinstance(op, Delete)):
+                    await trio.sleep_forever()
+                return await real(*ops)
+
+            monkeypatch.setattr(broker.coordinator, "txn", hangs)
+            await broker.delete_topic(broker.image.topics["events"])
+            await wait_all_tasks_blocked()
+            began = trio.current_time()
+        assert trio.current_time() - began < 20
+        with pytest.raises(StorageError):
+            await log.wait_committed(10**9)
+
+    mock_time(main)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 OPENING_AT_ONCE = 16
 
+CLOSE_PATIENCE_S = 10.0
+
 RETRY_S = 1.0
 """How long to wait before what the disk or the coordinator refused for now is tried again."""
 
@@ -339,7 +341,10 @@ class Hosting:
 
         self._closing = True
         self._woken.set()
-        # A log that is being opened at this moment is to be closed as well.
-        async with self._settling, trio.open_nursery() as nursery:
+        # A log that is being opened at this moment is to be closed as well; but a coordinator that
+        # does not answer must not keep the others open.
+        with trio.move_on_after(CLOSE_PATIENCE_S):
+            await self._settling.acquire()
+        async with trio.open_nursery() as nursery:
             for log in list(self.logs()):
                 nursery.start_soon(close, log)

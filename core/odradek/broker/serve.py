@@ -400,9 +400,12 @@ class _Session:
         entry = await answer(self._caller, frame)
         if entry is None:
             return
-        self._held += _weight(entry)
-        if self._draining and type(entry) is Outstanding:
-            entry.pending.hurry()
+        if type(entry) is Outstanding:
+            self._held += entry.pending.weight
+            if self._draining:
+                entry.pending.hurry()
+        else:
+            self._held += sum(map(len, entry))
         self._queue.append(entry)
         if self._more:
             self._more.unpark_all()
@@ -448,10 +451,11 @@ class _Session:
                         await pending.wait()
                     message = await pending.finish()
                     encoded = encode_response(key, version, correlation_id, message)
+                    self._held -= pending.weight
                 else:
                     encoded = entry  # type: ignore[assignment]  # the other kind of entry
+                    self._held -= sum(map(len, encoded))
                 queue.popleft()
-                self._held -= _weight(entry)
                 if len(encoded) == 1:
                     parts.append(encoded[0])
                     size += len(encoded[0])
@@ -494,13 +498,6 @@ class _Session:
             if copied:
                 self._response_budget.give(copied)
             _close(references)
-
-
-def _weight(entry: list[WirePart] | Outstanding) -> int:
-    """Bytes that an entry of the queue takes, roughly."""
-    if type(entry) is Outstanding:
-        return entry.pending.weight
-    return sum(map(len, entry))  # type: ignore[arg-type]  # the other kind of entry
 
 
 def _bytes_of(reference: DataRef, plain: bool) -> Sequence[Part]:
