@@ -118,31 +118,35 @@ class GroupCommit:
         """Do not wait for the interval to pass."""
         self._urgent.set()
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Make passes until `stop`; run it in the nursery that owns the directory."""
+    async def run(self) -> None:
+        """Make passes until `stop`, which is the only way to end it."""
         token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(
             target=self._work, args=(token,), name="odradek-storage-file-sync", daemon=True
         )
         self._thread.start()
-        task_status.started()
         try:
-            while True:
-                if not self._waiting:
-                    if self._stopping:
-                        return
-                    await self._park()
-                    continue
-                if self._interval is not None and not self._stopping:
-                    with trio.move_on_after(self._interval):
-                        await self._urgent.wait()
-                    if self._urgent.is_set():
-                        self._urgent = trio.Event()
-                await self._pass()
+            # Not cancelled with the store's block: logs are still closed then, which takes a sync.
+            with trio.CancelScope(shield=True):
+                await self._run()
         finally:
             self._job = None
             self._go.release()
             self._thread.join()  # it is idle, or ends with the pass it is in
+
+    async def _run(self) -> None:
+        while True:
+            if not self._waiting:
+                if self._stopping:
+                    return
+                await self._park()
+                continue
+            if self._interval is not None and not self._stopping:
+                with trio.move_on_after(self._interval):
+                    await self._urgent.wait()
+                if self._urgent.is_set():
+                    self._urgent = trio.Event()
+            await self._pass()
 
     async def _park(self) -> None:
         self._task = trio.lowlevel.current_task()

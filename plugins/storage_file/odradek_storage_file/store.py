@@ -372,7 +372,7 @@ async def open_store(
     try:
         _prepare(store)
         async with trio.open_nursery() as nursery:
-            await nursery.start(store.commits.run)
+            nursery.start_soon(store.commits.run)
             nursery.start_soon(store.upkeep)
             try:
                 yield store
