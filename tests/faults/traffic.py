@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 import pytest
 from tests.interop.probe import Probe
@@ -66,6 +67,7 @@ class Writer:
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 100,
                 "log_level": 0,
+                "error_cb": self._problem,
                 **{name.replace("_", "."): value for name, value in settings.items()},
             }
         )
@@ -100,6 +102,11 @@ class Writer:
             self.acknowledged[message.partition(), number] = message.offset()
         else:
             self.failed[message.partition(), number] = error
+
+    def _problem(self, error: Any) -> None:
+        """A lost connection is usual here; a fatal error is kept for the test to fail with."""
+        if error.fatal():
+            self.failed[-1, -1] = error
 
     def poll(self, seconds: float = 0.005) -> None:
         """Serve the callbacks of what was acknowledged."""
