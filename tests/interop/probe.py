@@ -177,7 +177,7 @@ class Probe:
         data = PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
             acks=acks,
-            timeout_ms=10_000,
+            timeout_ms=60_000,
             topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
         (result,) = self.call(request, version, ProduceResponse).responses[0].partition_responses

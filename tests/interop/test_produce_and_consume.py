@@ -69,7 +69,14 @@ def test_a_compressed_batch_is_stored_as_it_was_compressed(
     records = _records(driver, 50)
     driver.produce(topic, records, compression=codec)
     batches = broker.batches(topic)
-    assert {CompressionType(batch.compression).name.lower() for batch in batches} == {codec}
+    # librdkafka leaves a batch as it is when compressing makes it larger, as it does a first one
+    # that went off with a single record.
+    stored = {
+        CompressionType(batch.compression).name.lower()
+        for batch in batches
+        if batch.record_count > 1
+    }
+    assert stored == {codec}
     assert sum(batch.record_count for batch in batches) == len(records)
     _same(driver.consume(topic, len(records)), records)
 
