@@ -36,7 +36,7 @@ from odradek_storage_file.ops import Ops
 from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
 from odradek_storage_file.truncation import truncate_files
 
-__all__ = ["Loaded", "create", "finish_edits", "load", "next_valid"]
+__all__ = ["Loaded", "create", "finish_edits", "load", "look", "next_valid"]
 
 WINDOW = 4 * 1024 * 1024
 LARGEST_BATCH = 256 * 1024 * 1024
@@ -109,6 +109,22 @@ def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Load
     blobs = {name: _read_blob(ops, path, *entry) for name, entry in manifest.blobs.items()}
     recovery = Recovery(not (tail.scanned or tail.cut), tail.scanned, tail.cut, tail.detail)
     return Loaded(path, manifest, builder, blobs, recovery)
+
+
+def look(ops: Ops, path: str, key: PartitionKey) -> Loaded | None:
+    """Load a partition without changing it, while another process may be writing it.
+
+    That process can replace the manifest and remove files in the middle of this, so what looks
+    like damage counts only when it stays. Raises as `load`.
+    """
+    attempts = 5
+    while True:
+        attempts -= 1
+        try:
+            return load(ops, path, key, repair=False)
+        except (Corrupt, Unavailable, FileNotFoundError):
+            if not attempts:
+                raise
 
 
 def create(ops: Ops, root: str, path: str, key: PartitionKey) -> Loaded:

@@ -7,7 +7,6 @@ import resource
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import trio
@@ -35,7 +34,7 @@ from odradek_storage_file.lock import DirectoryLock
 from odradek_storage_file.ops import NO_SPACE, Ops, write_atomically
 from odradek_storage_file.partition import SEGMENT_BYTES, Partition
 from odradek_storage_file.probe import probe
-from odradek_storage_file.recovery import create, load
+from odradek_storage_file.recovery import create, load, look
 from odradek_storage_file.settings import FileStorageSettings
 from odradek_storage_file.space import Space
 from odradek_storage_file.writer import FileReader, FileWriter
@@ -213,7 +212,7 @@ class FileStore(SegmentStore):
         path = f"{self.root}/{layout.directory_name(key)}"
         repair = not self.settings.read_only
         try:
-            loaded = await in_thread(partial(load, self.ops, path, key, repair=repair))
+            loaded = await in_thread(load if repair else look, self.ops, path, key)
             if loaded is None and create_it:
                 self.space.more(0)
                 loaded = await in_thread(create, self.ops, self.root, path, key)

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from storage_file_disk import LossyOps
 
 from odradek.contracts.storage import Claim, Corrupt, LogEdit, OutOfRange, Unavailable
 from odradek.testing.storage import KEY, Log, metas_of, read_log
@@ -20,7 +21,9 @@ SETTINGS = FileStorageSettings(min_free_bytes=0, ballast_bytes=0)
 async def make(root: Path, *, killed: bool = False) -> tuple[Path, Log]:
     """Make a log of two sealed segments and an active one; return its directory and its model."""
     live = root.with_name("live") if killed else root
-    async with open_store(live.as_uri(), SETTINGS) as store:
+    live.mkdir(exist_ok=True)
+    ops = LossyOps(live)
+    async with open_store(live.as_uri(), SETTINGS, ops) as store:
         log = Log(await store.open_writer(KEY, Claim(1, 1)))
         for i in range(21):
             log.append(records=2, value_bytes=700, timestamp=1_000 + i)
@@ -29,7 +32,7 @@ async def make(root: Path, *, killed: bool = False) -> tuple[Path, Log]:
                 await log.writer.commit(LogEdit(blobs={"state": b"%d" % i}))
         await log.writer.flush()
         if killed:
-            shutil.copytree(live, root)
+            ops.killed(root)
     if killed:
         shutil.rmtree(live)
     return root / layout.directory_name(KEY), log

@@ -267,6 +267,7 @@ async def test_reading_old_data_waits_for_the_disk_in_a_worker(tmp_path: Path) -
     async with open_store(tmp_path.as_uri(), SETTINGS, ops) as store:
         log = Log(await store.open_writer(KEY, Claim(1, 1)))
         log.append(3, value_bytes=700_000)
+        await log.writer.flush()
         ops.readers.clear()
         (await log.writer.read(0, 0, 1 << 30, Hint.TAIL)).close()
         assert ops.readers == set()
