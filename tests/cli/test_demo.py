@@ -66,6 +66,28 @@ def test_demo_checks_everything_and_ends_by_itself_without_a_terminal(
     assert not where.exists()
 
 
+def test_demo_cuts_lines_that_no_request_could_carry(run: Run, tmp_path: Path) -> None:
+    _needs_the_plugins()
+    log = tmp_path / "z.log"
+    log.write_bytes(b"Start-Date: " + b"\0" * 3_000_000 + b"\nshort\n")
+    where = ("--dir", str(tmp_path / "demo"), "--port", "0", "--no-stay")
+    done = run("demo", str(log), *where, "--seconds", "0.1")
+    said = done.stdout.decode()
+    assert done.returncode == 0, done.stderr
+    assert "every count and SHA-256" in said
+    assert "1 line was longer than 512.0 KiB and cut" in said
+
+
+@pytest.mark.parametrize("name", ["missing", "x" * 300])
+def test_demo_refuses_paths_that_cannot_be_looked_at(
+    run_here: Run, tmp_path: Path, name: str
+) -> None:
+    done = run_here("demo", str(tmp_path / name))
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"odradek: {tmp_path / name}: ")
+
+
 def test_demo_on_a_terminal_goes_on_until_it_is_interrupted(logs: Path, tmp_path: Path) -> None:
     _needs_the_plugins()
     ours, theirs = pty.openpty()

@@ -63,8 +63,10 @@ def demo(
     the machine. On a terminal the broker stays up until Ctrl-C.
     """
     for path in paths:
-        if not path.exists():
-            raise CommandFailed(f"{path}: no such file or directory", code=ExitCode.USAGE)
+        try:
+            path.stat()
+        except OSError as error:
+            raise CommandFailed(f"{path}: {error.strerror}", code=ExitCode.USAGE) from None
     from odradek.cli.demo.run import run
 
     return run(paths, directory, keep=keep, port=port, seconds=seconds, stay=stay)

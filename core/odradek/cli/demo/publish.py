@@ -10,7 +10,7 @@ from attrs import define, field
 
 from odradek.cli.demo.checksum import PartitionSum
 from odradek.cli.demo.metrics import Sampler
-from odradek.cli.demo.sources import PARTITIONS, LogSource
+from odradek.cli.demo.sources import LONGEST_LINE, PARTITIONS, LogSource
 from odradek.client import (
     Admin,
     BatchOutcome,
@@ -51,6 +51,8 @@ class Published:
     """Seconds from sending a sample of the metrics to its acknowledgement."""
     samples: int = 0
     unreadable: list[str] = field(factory=list)
+    cut: int = 0
+    """Lines of which only the first LONGEST_LINE bytes were published."""
 
     def add(self, delivery: Delivery, key: bytes | None, value: bytes) -> None:
         """Count a record that was sent."""
@@ -119,7 +121,9 @@ async def _log(producer: Producer, source: LogSource, published: Published) -> N
             return
         if not some:
             return
-        for key, value in some:
+        for key, line in some:
+            value = line[:LONGEST_LINE]
+            published.cut += len(value) < len(line)
             delivery = await producer.send(source.topic, value, key=key)
             published.add(delivery, key, value)
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 from attrs import frozen
 
-__all__ = ["LogSource", "find_logs", "from_paths"]
+__all__ = ["LONGEST_LINE", "LogSource", "find_logs", "from_paths"]
 
 MOST_BYTES = 16 * 1024 * 1024
 """Read of one source at most; of a larger file the end."""
 MOST_SOURCES = 12
+LONGEST_LINE = 512 * 1024
+"""Published of a line at most: with its key and headers it must fit into a request of 1 MiB."""
+LONGEST_KEY = 1024
 PARTITIONS = 3
 
 # Where package managers and system loggers of Linux and macOS write, with what rotation leaves.
@@ -67,7 +70,7 @@ class LogSource:
     command: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[Line]:
-        """Yield the lines, oldest first, each with its key. Raises OSError."""
+        """Yield the lines, oldest first, each with its key, which may be cut. Raises OSError."""
         key_of = _key_function(self.topic)
         left = MOST_BYTES
         chosen: list[bytes] = []
@@ -82,7 +85,8 @@ class LogSource:
         for data in reversed(chosen):
             for line in data.splitlines():
                 if line.strip():
-                    yield key_of(line), line
+                    key = key_of(line)
+                    yield None if key is None else key[:LONGEST_KEY], line
 
 
 def find_logs() -> list[LogSource]:

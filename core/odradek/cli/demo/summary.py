@@ -19,7 +19,7 @@ from rich.text import Text
 from odradek.cli.demo.insights import sparkline
 from odradek.cli.demo.place import Place
 from odradek.cli.demo.publish import METRICS, Published
-from odradek.cli.demo.sources import LogSource
+from odradek.cli.demo.sources import LONGEST_LINE, LogSource
 from odradek.cli.text import count, duration, escape, size
 
 __all__ = ["Outcome", "show_summary"]
@@ -184,6 +184,10 @@ def _facts(console: Console, outcome: Outcome) -> None:
     if not facts["logs"]:
         text = "No log file here is readable and not empty, so it is metrics only"
         console.print(Text(f"  {text}. Give some: odradek demo PATH...", style="yellow"))
+    cut = outcome.published.cut
+    if cut:
+        what = "1 line was" if cut == 1 else f"{count(cut)} lines were"
+        console.print(Text(f"  {what} longer than {size(LONGEST_LINE)} and cut", style="yellow"))
     for problem in outcome.published.unreadable:
         console.print(Text(f"  left out: {escape(problem)}", style="yellow"))
 
