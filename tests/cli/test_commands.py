@@ -105,6 +105,29 @@ def test_consume_ends_quietly_when_its_reader_does(odradek: Run, address: str) -
         assert process.wait(20) == 141
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("topics", "list"), ("topics", "describe"), ("consume", "full", "-e"), ("version",)],
+)
+def test_output_that_cannot_be_written_is_one_line(
+    odradek: Run, address: str, arguments: tuple[str, ...]
+) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    odradek("produce", "full", "-q", stdin=b"line\n")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "odradek.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "ODRADEK_BOOTSTRAP": address},
+            timeout=60,
+            check=False,
+        )
+    assert lines(done.stderr) == ["odradek: standard output: No space left on device"]
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_consume_ends_by_signals_with_their_codes(
     odradek: Run, address: str, number: int, code: int

@@ -14,6 +14,14 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
-    from odradek.cli.app import run
+    try:
+        from odradek.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while importing, most likely: nothing has begun yet
+        code = 130
+    except OSError as error:
+        from odradek.cli.exits import output_failed
+
+        code = output_failed(error)
+    sys.exit(code)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from enum import IntEnum
 
 from odradek.cli.text import shown
 from odradek.errors import ErrorCode, KafkaError, OdradekError
 
-__all__ = ["CommandFailed", "ExitCode", "explain"]
+__all__ = ["CommandFailed", "ExitCode", "explain", "output_failed"]
 
 
 class ExitCode(IntEnum):
@@ -31,6 +34,8 @@ class CommandFailed(OdradekError):
         self.code = code
         self.hint = hint
 
+
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`odradek topics list` shows what there is",
@@ -68,3 +73,18 @@ def explain(error: BaseException) -> tuple[str, str, ExitCode] | None:
     if isinstance(error, OdradekError):
         return shown(str(error)), "", ExitCode.FAILED
     return None
+
+
+def output_failed(error: OSError) -> int:
+    """Report that standard output takes no more, and return the exit code.
+
+    Raises `error` when it is about something else: that deserves its traceback.
+    """
+    from odradek.cli.app import report
+
+    if error.errno not in _UNWRITABLE or error.filename is not None:
+        raise error
+    # What is still buffered has nowhere to go: Python would complain once more at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    report(f"standard output: {error.strerror}")
+    return ExitCode.FAILED
