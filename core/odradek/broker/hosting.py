@@ -15,6 +15,7 @@ from uuid import UUID
 import trio
 from attrs import evolve
 
+from odradek.broker.acknowledgement import Template
 from odradek.cluster import keys
 from odradek.cluster.image import DeletedTopic, TopicImage
 from odradek.cluster.view import ClusterView
@@ -60,7 +61,7 @@ class HostedTopic:
     be: then `failures[n]` says why.
     """
 
-    __slots__ = ("failures", "image", "logs", "rules", "settings")
+    __slots__ = ("acknowledgements", "failures", "image", "logs", "rules", "settings")
 
     def __init__(self, image: TopicImage, settings: TopicSettings) -> None:
         self.image = image
@@ -68,6 +69,7 @@ class HostedTopic:
         self.rules = rules_of(settings)
         self.logs: list[PartitionLog | None] = [None] * image.partitions
         self.failures: dict[int, OdradekError] = {}
+        self.acknowledgements: dict[tuple[int, int], Template] = {}  # by version and partition
 
     def log(self, number: int) -> PartitionLog:
         """Return an open log. Raises KafkaError with what the client should be told."""

@@ -449,8 +449,13 @@ class _Session:
                         if parts:
                             break
                         await pending.wait()
-                    message = await pending.finish()
-                    encoded = encode_response(key, version, correlation_id, message)
+                    frame = pending.frame(correlation_id)
+                    encoded: list[WirePart]
+                    if frame is not None:
+                        encoded = [frame]
+                    else:
+                        message = await pending.finish()
+                        encoded = encode_response(key, version, correlation_id, message)
                     self._held -= pending.weight
                 else:
                     encoded = entry  # type: ignore[assignment]  # the other kind of entry

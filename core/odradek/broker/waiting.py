@@ -41,6 +41,10 @@ class Pending(ABC):
     def hurry(self) -> None:  # noqa: B027  # only who waits for others' doing can be hurried
         """Be ready as soon as may be: the broker is about to end. Idempotent."""
 
+    def frame(self, correlation_id: int) -> bytearray | None:
+        """Return the whole response frame, if it can be had cheaper than by `finish`."""
+        return None
+
     @abstractmethod
     async def finish(self) -> Message:
         """Build the response. Called once, after `ready` or `wait`."""

@@ -24,6 +24,16 @@ __all__ = ["GroupCommit", "Syncable", "Work", "in_thread"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+MANY_APPENDS = 16
+GATHER_S = 0.001
+"""When more than so many appends came during a pass, the next one lets them gather for so long.
+
+A pass costs about 0.1 ms of CPU time whatever it syncs. A client that pipelines single messages
+fills one with 15 to 30; with twice as many, the broker spends a tenth less on each, and nobody
+waits who was not waiting behind the others anyway. A client that sends one at a time, or large
+batches, never comes near the number.
+"""
+
 RETRY_S = 0.01
 
 WORKERS = 8
@@ -70,8 +80,8 @@ class GroupCommit:
 
     A pass takes `at_once` partitions, since it holds a descriptor or two for each. It begins
     `interval_s` after the first append, if that is given, or when `interval_bytes` were counted,
-    or when `hurry` is called. `failed` is
-    called once, with the error that ended it all: no pass is made after a failure.
+    or when `hurry` is called. `failed` is called once, with the error that ended it all: no pass
+    is made after a failure. Who appends adds to `appends`.
     """
 
     def __init__(
@@ -88,6 +98,7 @@ class GroupCommit:
         self._interval = interval_s
         self._interval_bytes = interval_bytes
         self._counted = 0
+        self.appends = 0
         self._waiting: list[Syncable] = []
         self._task: trio.lowlevel.Task | None = None
         self._urgent = trio.Event()
@@ -146,6 +157,12 @@ class GroupCommit:
                     await self._urgent.wait()
                 if self._urgent.is_set():
                     self._urgent = trio.Event()
+            elif self.appends > MANY_APPENDS and not self._stopping:
+                with trio.move_on_after(GATHER_S):
+                    await self._urgent.wait()
+                if self._urgent.is_set():
+                    self._urgent = trio.Event()
+            self.appends = 0
             await self._pass()
 
     async def _park(self) -> None:

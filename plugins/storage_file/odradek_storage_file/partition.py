@@ -263,9 +263,11 @@ class Partition:
         if self._dirty_file is not file:
             self._dirty_file = file
             self._unsynced.append(file)
-        if not self._queued and store.syncs:
-            self._queued = True
-            store.commits.mark(self)
+        if store.syncs:
+            store.commits.appends += 1
+            if not self._queued:
+                self._queued = True
+                store.commits.mark(self)
         if store.interval_bytes:
             store.commits.count(size)
         return appended

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from odradek.broker.acknowledgement import acknowledge, make_template
 from odradek.broker.waiting import HangUp, Pending, committed, wait_committed
 from odradek.contracts.storage import Fenced, StorageError
 from odradek.errors import ErrorCode, KafkaError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from odradek.broker.broker import Broker
     from odradek.broker.hosting import HostedTopic
     from odradek.broker.serve import Caller
-    from odradek.log.partition import PartitionLog
+    from odradek.log.partition import Append, PartitionLog
 
 __all__ = ["handle"]
 
@@ -78,11 +79,70 @@ class PendingProduce(Pending):
         """Replace by an error what was not committed."""
         for (log, end_offset), result in zip(self._waits, self._appended, strict=True):
             if log.high_watermark < end_offset:
-                if log.failure is not None:
-                    _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(log.failure))
-                else:
-                    _fail(result, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
+                _not_committed(log, result)
         return self._response
+
+
+class PendingAcknowledgement(Pending):
+    """The usual case: one batch for one partition, appended and waiting to be committed."""
+
+    __slots__ = ("_done", "_hosted", "_log", "_partition", "_timeout", "_version")
+
+    weight = RESULT_BYTES
+
+    def __init__(
+        self,
+        hosted: HostedTopic,
+        partition: int,
+        log: PartitionLog,
+        done: Append,
+        version: int,
+        timeout: float,
+    ) -> None:
+        self._hosted = hosted
+        self._partition = partition
+        self._log = log
+        self._done = done
+        self._version = version
+        self._timeout = timeout
+
+    def ready(self) -> bool:
+        """Whether the batch is committed, or known not to be."""
+        log = self._log
+        return log.high_watermark >= self._done[1] or log.failure is not None
+
+    async def wait(self) -> None:
+        """Wait for that, at most as long as the client wants to."""
+        with trio.move_on_after(self._timeout):
+            await wait_committed([(self._log, self._done.end_offset)])
+
+    def frame(self, correlation_id: int) -> bytearray | None:
+        """Return the acknowledgement, or None when there is an error to tell."""
+        log = self._log
+        done = self._done
+        if log.high_watermark < done[1]:
+            return None
+        hosted = self._hosted
+        key = (self._version, self._partition)
+        template = hosted.acknowledgements.get(key)
+        if template is None:
+            image = hosted.image
+            template = make_template(self._version, image.name, image.id, self._partition)
+            hosted.acknowledgements[key] = template
+        return acknowledge(template, correlation_id, done[0], done[2], log.log_start_offset)
+
+    async def finish(self) -> Message:
+        """Say what went wrong."""
+        result = PartitionProduceResponse(index=self._partition)
+        _not_committed(self._log, result)
+        image = self._hosted.image
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=image.name, topic_id=image.id, partition_responses=[result]
+                )
+            ]
+        )
 
 
 def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | Pending | None:
@@ -90,6 +150,11 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
     broker = caller.broker
     acks = request.acks
     now_ms = broker.host.now_ms()
+    topic_data = request.topic_data
+    if acks and len(topic_data) == 1 and len(topic_data[0].partition_data) == 1:
+        pending = _handle_one(broker, request, now_ms, version)
+        if pending is not None:
+            return pending
     waits: list[tuple[PartitionLog, int]] = []
     appended: list[PartitionProduceResponse] = []
     topics = []
@@ -128,8 +193,34 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
     response = ProduceResponse(responses=topics)
     if not waits:
         return response
-    timeout = min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
-    return PendingProduce(response, waits, appended, timeout)
+    return PendingProduce(response, waits, appended, _timeout(broker, request))
+
+
+def _handle_one(
+    broker: Broker, request: ProduceRequest, now_ms: int, version: int
+) -> PendingAcknowledgement | None:
+    """Append the only batch of a request; None, and nothing done, where there is an error.
+
+    The error is then found again, and told, on the way for any number of batches.
+    """
+    if request.acks not in (-1, 1) or request.transactional_id is not None:
+        return None
+    topic = request.topic_data[0]
+    partition = topic.partition_data[0]
+    try:
+        if version >= TOPIC_IDS_FROM:
+            hosted = broker.topic_by_id(topic.topic_id)
+        else:
+            hosted = broker.topic(topic.name)
+        log, done = _place(broker, hosted, partition, now_ms, version, request.acks)
+    except (KafkaError, StorageError):
+        return None
+    timeout = _timeout(broker, request)
+    return PendingAcknowledgement(hosted, partition.index, log, done, version, timeout)
+
+
+def _timeout(broker: Broker, request: ProduceRequest) -> float:
+    return min(max(request.timeout_ms, 0), broker.config.limits.wait_max_ms) / 1000
 
 
 def _refusal(request: ProduceRequest) -> KafkaError | None:
@@ -151,21 +242,7 @@ def _append(
 ) -> tuple[PartitionLog | None, int]:
     """Append one partition's batch; what went wrong goes into `result`."""
     try:
-        log = hosted.log(partition.index)
-        if acks == ALL and hosted.settings.min_insync_replicas > 1:
-            _check_insync(broker, hosted, log)
-        records = partition.records
-        validated = validate(
-            memoryview(b"") if records is None else records,  # type: ignore[arg-type]  # decoded: a view
-            hosted.rules,
-            now_ms,
-            zstd_allowed=version >= ZSTD_FROM,
-        )
-        if validated.meta.attributes & TRANSACTIONAL:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered")
-        if validated.meta.size > hosted.settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
-        done = log.append(validated.meta, validated.buffer, now_ms)
+        log, done = _place(broker, hosted, partition, now_ms, version, acks)
     except KafkaError as error:
         _fail(result, error.code, error.detail)
         return None, -1
@@ -179,6 +256,39 @@ def _append(
     result.log_append_time_ms = done.timestamp
     result.log_start_offset = log.log_start_offset
     return log, done.end_offset
+
+
+def _place(
+    broker: Broker,
+    hosted: HostedTopic,
+    partition: PartitionProduceData,
+    now_ms: int,
+    version: int,
+    acks: int,
+) -> tuple[PartitionLog, Append]:
+    """Validate and append one batch. Raises KafkaError and StorageError: nothing was appended."""
+    log = hosted.log(partition.index)
+    if acks == ALL and hosted.settings.min_insync_replicas > 1:
+        _check_insync(broker, hosted, log)
+    records = partition.records
+    validated = validate(
+        memoryview(b"") if records is None else records,  # type: ignore[arg-type]  # decoded: a view
+        hosted.rules,
+        now_ms,
+        zstd_allowed=version >= ZSTD_FROM,
+    )
+    if validated.meta.attributes & TRANSACTIONAL:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not offered")
+    if validated.meta.size > hosted.settings.segment_bytes:
+        raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+    return log, log.append(validated.meta, validated.buffer, now_ms)
+
+
+def _not_committed(log: PartitionLog, result: PartitionProduceResponse) -> None:
+    if log.failure is not None:
+        _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(log.failure))
+    else:
+        _fail(result, ErrorCode.REQUEST_TIMED_OUT, "not committed in time")
 
 
 def _check_insync(broker: Broker, hosted: HostedTopic, log: PartitionLog) -> None:
