@@ -142,7 +142,12 @@ def test_embedded_coordinator_beside_a_remote_storage_is_the_users(data_home: Pa
             "odradek.toml: [[listeners]]: tcp://0.0.0.0:9092 listens on every address",
         ),
         (
-            {"listeners": [{"url": "tcp://127.0.0.1:1"}, {"url": "tcp://127.0.0.1:2"}]},
+            {
+                "listeners": [
+                    {"url": "tcp://127.0.0.1:1", "name": "tcp"},
+                    {"url": "tcp://127.0.0.1:2", "name": "tcp"},
+                ]
+            },
             "odradek.toml: [[listeners]]: two listeners are called 'tcp'",
         ),
     ],
@@ -150,6 +155,14 @@ def test_embedded_coordinator_beside_a_remote_storage_is_the_users(data_home: Pa
 def test_mistake_is_named_with_its_place(table: dict[str, object], problem: str) -> None:
     (line,) = problems_of(table)
     assert line.startswith(problem)
+
+
+def test_listeners_without_a_name_get_one_each() -> None:
+    config = config_from_options(listen=["tcp://127.0.0.1:1", "tcp://[::1]:2", "memory://a"])
+    assert [each.name for each in config.listeners] == ["tcp", "tcp-2", "memory"]
+    given = [{"url": "tcp://127.0.0.1:1"}, {"url": "tcp://127.0.0.1:2", "name": "tcp"}]
+    config = config_from_table({"listeners": given})
+    assert [each.name for each in config.listeners] == ["tcp-2", "tcp"]
 
 
 def test_mistakes_of_all_sections_come_together() -> None:

@@ -157,7 +157,7 @@ def _listeners(table: Mapping[str, Any], source: str) -> tuple[ListenerSettings,
         raise ConfigError([f"{source}: listeners are a list of sections: write [[listeners]]"])
     problems: list[str] = []
     built = []
-    for at, each in enumerate(tables, 1):
+    for at, each in enumerate(_named(tables), 1):
         place = f"{source}: [[listeners]]" + (f" {at}" if len(tables) > 1 else "")
         try:
             built.append(_part(ListenerSettings, each, place))
@@ -166,6 +166,22 @@ def _listeners(table: Mapping[str, Any], source: str) -> tuple[ListenerSettings,
     if problems:
         raise ConfigError(problems)
     return tuple(built)
+
+
+def _named(tables: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Name those that have no name by their scheme: tcp, tcp-2, and so on past names given."""
+    taken = {each.get("name") for each in tables if isinstance(each.get("name"), str)}
+    for each in tables:
+        scheme = _scheme(each.get("url"))
+        if each.get("name", "") == "" and scheme:
+            name, number = scheme, 1
+            while name in taken:
+                number += 1
+                name = f"{scheme}-{number}"
+            taken.add(name)
+            yield {**each, "name": name}
+        else:
+            yield each
 
 
 def _storage(table: Mapping[str, Any], source: str) -> PartSettings:

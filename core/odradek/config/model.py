@@ -192,7 +192,8 @@ class ListenerSettings(PartSettings):
     )
     name: str = setting(
         "",
-        doc="A name for the listener, unique among them; the scheme, when left out.",
+        doc="A name for the listener, unique among them. When left out: the scheme, with `-2`, "
+        "`-3` and so on behind it for those after the first.",
     )
 
     def __attrs_post_init__(self) -> None:
