@@ -95,11 +95,17 @@ def test_format_with_an_unknown_letter_says_which_there_are() -> None:
     ],
 )
 def test_produce_takes_lines_apart(line: bytes, parsed: tuple[bytes | None, bytes | None]) -> None:
-    assert Parser(None, ":", "NULL")(line) == parsed
+    assert Parser(None, b":", "NULL")(line) == parsed
 
 
 def test_produce_understands_escapes_in_delimiters() -> None:
-    assert unescape(r"\n\t\0\\\x1f-\q") == b"\n\t\0\\\x1f-\\q"
+    assert unescape(r"\n\t\0\\\x1f-\\q") == b"\n\t\0\\\x1f-\\q"
+
+
+@pytest.mark.parametrize("text", ["\\", r"\x", r"\x1", r"\xgg", r"\q", "a\\"])
+def test_escapes_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="backslash"):
+        unescape(text)
 
 
 def test_escape_leaves_text_and_shows_what_acts() -> None:

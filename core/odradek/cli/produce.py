@@ -117,9 +117,14 @@ def produce(
     """
     if key is not None and key_separator is not None:
         raise CommandFailed("--key and --key-separator exclude each other", code=ExitCode.USAGE)
-    parse = Parser(key, key_separator, null_marker)
+    separator = None
+    if key_separator is not None:
+        separator = _unescape_option("--key-separator", key_separator)
+        if not separator:
+            raise CommandFailed("--key-separator is empty", code=ExitCode.USAGE)
+    parse = Parser(key, separator, null_marker)
     fixed = tuple(_header(each) for each in headers)
-    ending = unescape(delimiter)
+    ending = _unescape_option("--delimiter", delimiter)
     if not ending:
         raise CommandFailed("--delimiter is empty", code=ExitCode.USAGE)
 
@@ -188,10 +193,10 @@ def _finish(tally: Tally, seconds: float, quiet: bool) -> int:
 class Parser:
     """Takes a line apart into key and value."""
 
-    def __init__(self, key: str | None, separator: str | None, null: str | None) -> None:
+    def __init__(self, key: str | None, separator: bytes | None, null: str | None) -> None:
         self._null = None if null is None else os.fsencode(null)
         self._key = None if key is None else os.fsencode(key)
-        self._separator = None if separator is None else unescape(separator)
+        self._separator = separator
 
     def __call__(self, line: bytes) -> tuple[bytes | None, bytes | None]:
         """Return key and value; without the separator in it, the line is all value."""
@@ -206,16 +211,28 @@ class Parser:
 
 
 def unescape(text: str) -> bytes:
-    """Return the bytes of a command-line argument, with \\n, \\t, \\r, \\0, \\\\ and \\xHH."""
+    """Return the bytes of a command-line argument, with \\n, \\t, \\r, \\0, \\\\ and \\xHH.
+
+    Raises ValueError for a backslash before anything else.
+    """
     import re
 
     simple = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 
     def replace(match: re.Match[bytes]) -> bytes:
         code = match[1]
+        if not code:
+            raise ValueError("a backslash stands before n, t, r, 0, xHH or another backslash")
         return bytes((int(code[1:], 16),)) if len(code) == 3 else simple[code]
 
-    return re.sub(rb"\\(x[0-9a-fA-F]{2}|[ntr0\\])", replace, os.fsencode(text))
+    return re.sub(rb"\\(x[0-9a-fA-F]{2}|[ntr0\\]|)", replace, os.fsencode(text))
+
+
+def _unescape_option(name: str, text: str) -> bytes:
+    try:
+        return unescape(text)
+    except ValueError as error:
+        raise CommandFailed(f"{name} {text!r}: {error}", code=ExitCode.USAGE) from None
 
 
 def _header(text: str) -> tuple[str, bytes]:
