@@ -138,6 +138,14 @@ def test_embedded_coordinator_beside_a_remote_storage_is_the_users(data_home: Pa
             "odradek.toml: [[listeners]]: advertised: 'here' is not \"host:port\"",
         ),
         (
+            {"listeners": [{"url": "tcp://127.0.0.1:99999"}]},
+            "odradek.toml: [[listeners]]: url: 'tcp://127.0.0.1:99999' is not an address: Port out",
+        ),
+        (
+            {"listeners": [{"url": "tcp://127.0.0.1"}]},
+            "odradek.toml: [[listeners]]: url: 'tcp://127.0.0.1' is not an address: write tcp://",
+        ),
+        (
             {"listeners": [{"url": "tcp://0.0.0.0:9092"}]},
             "odradek.toml: [[listeners]]: tcp://0.0.0.0:9092 listens on every address",
         ),

@@ -31,6 +31,20 @@ def _url(value: str) -> str | None:
     return None
 
 
+def _listener_url(value: str) -> str | None:
+    found = _url(value)
+    if found is not None or value.partition(":")[0].lower() == "memory":  # a name, no address
+        return found
+    try:
+        parts = urlsplit(value)
+        _ = parts.port
+    except ValueError as error:
+        return f"{value!r} is not an address: {error}"
+    if parts.scheme == "tcp" and (not parts.hostname or parts.port is None):
+        return f"{value!r} is not an address: write tcp://host:port"
+    return None
+
+
 def _host_port(value: str) -> str | None:
     try:
         host_port(value)
@@ -179,7 +193,7 @@ class ListenerSettings(PartSettings):
     """Section `[[listeners]]`, once for each address clients connect to."""
 
     url: str = setting(
-        check=_url,
+        check=_listener_url,
         doc="The address to listen on, like `tcp://127.0.0.1:9092`. Port 0 takes a free one.",
         kafka="listeners",
     )
