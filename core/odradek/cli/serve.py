@@ -167,9 +167,12 @@ def _announce(broker: Broker, config: Config, seconds: float) -> None:
         clients = "" if url.endswith(f"//{address}") else f", clients use {address}"
         lines.append(f"  listening    {url}{clients}")
     traits = broker.store.traits
+    survives = _DURABILITY.get(traits.durability, traits.durability)
+    if traits.name == "memory":
+        survives = "nothing survives a stop"
     lines.append(
         f"  storage      {shown_url(config.storage.url)}, durability {traits.durability}: "
-        f"{_DURABILITY.get(traits.durability, traits.durability)}"
+        f"{survives}"
     )
     lines.append(f"  coordinator  {shown_url(config.coordinator.url)}")
     lines.append(f"ready after {seconds:.2f} s; Ctrl-C stops it")
