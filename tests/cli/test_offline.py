@@ -54,6 +54,18 @@ def test_plugins_lists_what_each_serves(run_here: Run) -> None:
     assert found["embedded"]["coordinator"] == ["embedded"]
 
 
+@pytest.mark.parametrize("command", ["verify", "dump"])
+def test_log_says_when_there_are_no_logs(run_here: Run, tmp_path: Path, command: str) -> None:
+    pytest.importorskip("odradek_storage_file")
+    missing = run_here("log", command, "--storage", (tmp_path / "none").as_uri())
+    assert missing.returncode == 1
+    said = missing.stderr.decode()
+    assert said == f"odradek: cannot read {tmp_path}/none: No such file or directory\n"
+    empty = run_here("log", command, "--storage", tmp_path.as_uri())
+    assert empty.returncode == 1
+    assert empty.stderr.startswith(b"odradek: there are no logs in this storage\n")
+
+
 def test_version_names_odradek_and_python(run_here: Run) -> None:
     document = json.loads(run_here("version", "--format", "json").stdout)
     assert {"odradek", "python", "trio"} <= document.keys()

@@ -251,6 +251,8 @@ async def _readers(
 ) -> AsyncIterator[tuple[PartitionKey, PartitionReader]]:
     """Yield a reader of each partition named, or of all; each is closed before the next."""
     known = {str(key): key for key in sorted(await store.partitions())}
+    if not known:
+        raise CommandFailed("there are no logs in this storage", hint="is this its --storage URL?")
     for name in tuple(wanted) or tuple(known):
         key = known.get(name)
         if key is None:

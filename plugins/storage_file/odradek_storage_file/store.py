@@ -145,7 +145,10 @@ class FileStore(SegmentStore):
 
     async def partitions(self) -> Sequence[PartitionKey]:
         """List the directories."""
-        names = await in_thread(os.listdir, self.root)
+        try:
+            names = await in_thread(os.listdir, self.root)
+        except OSError as error:
+            raise Unavailable(f"cannot read {self.root}: {error.strerror}") from error
         found = (layout.directory_key(name) for name in names)
         return [key for key in found if key is not None]
 
