@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import trio
@@ -11,6 +12,8 @@ from odradek_storage_file import layout
 from odradek_storage_file.ops import Ops
 
 __all__ = ["Space"]
+
+logger = logging.getLogger(__name__)
 
 STEP = 8 * 1024 * 1024
 """Bytes appended between two looks at the file system."""
@@ -22,7 +25,9 @@ POLL_S = 0.05
 class Space:
     """How many bytes may be appended before the soft limit has to be looked at again.
 
-    `left` is read and lowered by the append path itself.
+    `left` is read and lowered by the append path itself. Running full is logged once, as is the
+    end of it: when what was refused last would fit again, and, after the system itself had no
+    room, when an append after that has succeeded too.
     """
 
     def __init__(self, ops: Ops, root: str, min_free: int, ballast: int) -> None:
@@ -32,6 +37,9 @@ class Space:
         self._ballast = ballast
         self._path = f"{root}/{layout.BALLAST}"
         self._hit_the_wall = False
+        self._full = False
+        self._refused = 0
+        self._unproven = False
         self.left = 0
 
     def free(self) -> int:
@@ -47,16 +55,47 @@ class Space:
             raise Full(f"cannot tell the free space of {self._root}: {error.strerror}") from error
         if allowed < size:
             self.left = 0
+            self._refuse(allowed + self._min_free, size)
             raise Full(
                 f"{self._root}: {max(allowed + self._min_free, 0)} bytes are free on the file "
                 f"system, and min_free_bytes is {self._min_free}"
             )
+        if self._unproven:  # ask again next time: that there is one proves that this one went well
+            self._unproven = False
+            self.left = 0
+            return
         self.left = min(allowed, size + STEP) - size
+        if self._full and allowed >= self._refused:
+            self._full = False
+            logger.info(
+                "%s has room for records again: %d bytes are free on the file system",
+                self._root,
+                allowed + self._min_free,
+            )
+
+    def _refuse(self, free: int, size: int) -> None:
+        """Note that there is no room for `size` bytes; say so if there was until now."""
+        self._refused = size
+        if self._full:
+            return
+        self._full = True
+        logger.warning(
+            "%s has no room for records, which are refused: %d bytes are free on the file "
+            "system, and min_free_bytes is %d",
+            self._root,
+            free,
+            self._min_free,
+        )
 
     def exhausted(self) -> Full:
         """Take note that the system had no room in spite of it all; return what to raise."""
         self.left = 0
-        self._hit_the_wall = True
+        self._hit_the_wall = self._unproven = True
+        try:
+            free = self.free()
+        except OSError:
+            free = 0
+        self._refuse(free, 0)
         return Full(f"{self._root}: no space left on the file system")
 
     async def room(self, size: int) -> None:
@@ -65,17 +104,25 @@ class Space:
             self._hit_the_wall = False
             await trio.sleep(POLL_S)
         while True:
+            unproven = self._unproven
             try:
                 self.more(size)
             except Full:
                 await trio.sleep(POLL_S)
             else:
                 self.left += size
+                self._unproven = unproven
                 return
 
     def load_ballast(self) -> None:
-        """Set room aside, if there is plenty. A lack of ballast is no error."""
+        """Set room aside, if there is plenty. A lack of ballast is no error.
+
+        As this is what a store starts with, it also warns when records would be refused.
+        """
         try:
+            free = self.free()
+            if free < self._min_free:
+                self._refuse(free, 0)
             if os.path.exists(self._path) and os.stat(self._path).st_size == self._ballast:
                 return
             if not self._ballast or self.free() < self._min_free + 2 * self._ballast:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import resource
 import subprocess
@@ -33,6 +34,8 @@ from odradek.contracts.storage import (
 from odradek.testing.storage import KEY, Log, read_log
 from odradek.types import PartitionKey
 from odradek_storage_file import FileStorageSettings, layout, odradek_storage, open_file_store
+from odradek_storage_file.ops import Ops
+from odradek_storage_file.space import STEP, Space
 from odradek_storage_file.store import open_store
 
 SETTINGS = FileStorageSettings(min_free_bytes=0, ballast_bytes=0)
@@ -337,6 +340,65 @@ async def test_full_disk_refuses_and_resumes(small_disk: Path, limit: int) -> No
         writer = await store.open_writer(KEY, Claim(1, 1))
         assert writer.recovery.clean
         assert await read_log(writer) == log.bytes()
+
+
+class Disk(Space):
+    """Room on a file system that has as many free bytes as the test says."""
+
+    bytes_free = 5_000
+
+    def free(self) -> int:
+        return self.bytes_free
+
+
+def test_full_disk_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    space = Disk(Ops(), "/data", 4_000, 0)
+    space.more(1_000)
+    for size in (1_001, 2_000):
+        with pytest.raises(Full):
+            space.more(size)
+    space.more(500)  # what was refused still has no room
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        (
+            "WARNING",
+            "/data has no room for records, which are refused: 5000 bytes are free on the file "
+            "system, and min_free_bytes is 4000",
+        )
+    ]
+    caplog.clear()
+    space.bytes_free = 6_000
+    space.more(500)
+    space.more(500)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "/data has room for records again: 6000 bytes are free on the file system")
+    ]
+
+
+def test_disk_that_is_full_against_its_own_figures_does_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    space = Disk(Ops(), "/data", 0, 0)
+    space.bytes_free = 2 * STEP
+    for _ in range(3):
+        space.more(1_000)
+        assert isinstance(space.exhausted(), Full)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    space.more(1_000)
+    assert space.left == 0
+    assert len(caplog.records) == 1
+    space.more(1_000)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_start_below_the_limit_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_file_store(tmp_path.as_uri(), FileStorageSettings(min_free_bytes=1 << 60)):
+        pass
+    (said,) = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert f"{tmp_path} has no room for records" in said.getMessage()
 
 
 async def test_ballast_lets_a_full_disk_be_closed_in_order(small_disk: Path) -> None:
