@@ -23,7 +23,7 @@ from tests.log.logs import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from odradek.contracts.storage import Claim, Corrupt, Fenced, Offline, StorageError
+from odradek.contracts.storage import Claim, Corrupt, Fenced, Full, Offline, StorageError
 from odradek.errors import ErrorCode, KafkaError
 from odradek.log.partition import PartitionLog
 from odradek.record import iter_records, parse_header
@@ -224,6 +224,47 @@ async def test_data_stays_readable_while_its_segment_is_trimmed(with_log: OpenLo
         with result.data as data:
             await log.trim(-1)
             assert [r.offset for r in iter_records(b"".join(data.views()))][:1] == [0]
+
+
+# -- trimming ----------------------------------------------------------------------------------
+
+
+async def test_trimming_everything_frees_the_active_segment_too(with_log: OpenLog) -> None:
+    async with with_log() as log:
+        add(log, batch(10))
+        await committed(log)
+        assert await log.trim(-1) == 10
+        assert sum(s.size for s in log.segments) == 0
+        assert add(log, batch(2))[:2] == (10, 12)
+        await committed(log)
+        assert [r.offset for r in await everything(log)] == [10, 11]
+
+
+async def test_trimming_within_the_active_segment_keeps_it(with_log: OpenLog) -> None:
+    async with with_log() as log:
+        add(log, batch(10))
+        add(log, batch(10))
+        await committed(log)
+        before = log.segments
+        assert await log.trim(10) == 10
+        assert log.segments == before
+
+
+async def test_trimming_everything_goes_on_where_no_segment_can_be_begun(
+    with_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise Full("no room")
+
+    async with with_log() as log:
+        add(log, batch(10))
+        await committed(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "_roll", full)
+            assert await log.trim(-1) == 10
+        assert add(log, batch(2))[:2] == (10, 12)
+        await committed(log)
+        assert [m.base_offset for m in await metas(log, 10)] == [10]
 
 
 # -- rolling -----------------------------------------------------------------------------------

@@ -524,8 +524,9 @@ class PartitionLog:
     async def trim(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1: the high watermark); return where it is.
 
-        DeleteRecords (KIP-107). Segments wholly below go. Raises KafkaError OFFSET_OUT_OF_RANGE
-        above the high watermark, StorageError.
+        DeleteRecords (KIP-107). Segments wholly below go, the active one too when nothing in it
+        is left, unless the store is too full to begin another. Raises KafkaError
+        OFFSET_OUT_OF_RANGE above the high watermark, StorageError.
         """
         target = self.high_watermark if offset == -1 else offset
         if target < 0 or target > self.high_watermark:
@@ -535,6 +536,13 @@ class PartitionLog:
             )
         async with self._editing:
             if target > self.log_start_offset:
+                if target == self.log_end_offset and self._active_size:
+                    try:
+                        self._roll()
+                    except Full as error:
+                        logger.warning(
+                            "partition %s: the active segment's bytes are kept: %s", self.key, error
+                        )
                 gone = tuple(
                     s.id
                     for s in self._writer.snapshot.segments
