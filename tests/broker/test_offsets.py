@@ -169,3 +169,19 @@ async def test_epoch_end_is_fenced_and_tells_what_is_not_there(peer: Peer, broke
     assert code(found.error_code) == "UNKNOWN_LEADER_EPOCH"
     found = await epoch_end(peer, 0, topic="nowhere")
     assert (code(found.error_code), found.end_offset) == ("UNKNOWN_TOPIC_OR_PARTITION", -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first"),
+    [(LATEST, 1), (EARLIEST, 1), (MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)],
+)
+async def test_kinds_of_offset_belong_to_the_version_that_brought_them(
+    peer: Peer, timestamp: int, first: int
+) -> None:
+    await peer.create("events")
+    for version in range(1, 11):
+        found = await list_offset(peer, timestamp, version=version)
+        refused = version < first
+        assert code(found.error_code) == ("UNSUPPORTED_VERSION" if refused else "NONE")
+        if refused:
+            assert (found.offset, found.timestamp) == (-1, -1)

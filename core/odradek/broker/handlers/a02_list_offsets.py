@@ -4,6 +4,7 @@ By timestamp (the first record at or after it, which opens one batch), or -1 lat
 watermark, so that read_committed and read_uncommitted agree until there are transactions),
 -2 earliest, -3 the record with the largest timestamp (KIP-734), -4 the earliest local offset,
 which is the earliest (KIP-405). -5, the latest tiered offset, is none: storage has one tier.
+Each of the last three belongs to the version that brought it: 7, 8, 9.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
+OFFERED_FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""Lowest version that may ask for it, as Kafka's `ReplicaManager` has it."""
+
 
 async def handle(caller: Caller, request: ListOffsetsRequest, version: int) -> Message:
     """Look up each partition."""
@@ -57,7 +61,7 @@ async def _partition(
     try:
         log = broker.topic(topic).log(partition.partition_index)
         log.check_epoch(partition.current_leader_epoch)
-        found = await _look_up(log, partition.timestamp)
+        found = await _look_up(log, partition.timestamp, version)
     except KafkaError as error:
         result.error_code = error.code
     except StorageError:
@@ -70,7 +74,12 @@ async def _partition(
     return result
 
 
-async def _look_up(log: PartitionLog, timestamp: int) -> Found | None:
+async def _look_up(log: PartitionLog, timestamp: int, version: int) -> Found | None:
+    if timestamp < 0 and version < OFFERED_FROM.get(timestamp, version + 1):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"no such kind of offset in version {version}: {timestamp}",
+        )
     if timestamp == LATEST:
         return Found(log.high_watermark, -1, log.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -80,6 +89,4 @@ async def _look_up(log: PartitionLog, timestamp: int) -> Found | None:
         return await newest(log)
     if timestamp == LATEST_TIERED:
         return None
-    if timestamp < 0:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"no such kind of offset: {timestamp}")
     return await first_at_or_after(log, timestamp)
