@@ -41,6 +41,7 @@ class ProducerBatch:
     """Records that are sent, acknowledged and failed together.
 
     `outcome_unknown`: it was sent, and no answer came: it may be in the log.
+    `last_error`: why the latest attempt failed.
     `base_offset` is -1 when the broker did not say (acks = 0, or a duplicate long past).
     """
 
@@ -53,6 +54,7 @@ class ProducerBatch:
         "created",
         "done",
         "error",
+        "last_error",
         "outcome_unknown",
         "partition",
         "records",
@@ -75,6 +77,7 @@ class ProducerBatch:
         self.base_offset = -1
         self.append_time = -1
         self.error: OdradekError | None = None
+        self.last_error: OdradekError | None = None
         self.done = trio.Event()
 
 

@@ -145,10 +145,11 @@ class Sender:
 
     def _overdue(self, batch: ProducerBatch) -> DeliveryTimedOut:
         maybe = "it may have been written" if batch.outcome_unknown else "it was not written"
+        last = "" if batch.last_error is None else f"; the last error was {batch.last_error}"
         return DeliveryTimedOut(
             f"a batch of {batch.records} records for partition {batch.partition} was not "
             f"acknowledged within {self.settings.delivery_timeout:g} s ({batch.attempts} "
-            f"attempts); {maybe}"
+            f"attempts); {maybe}{last}"
         )
 
     async def _serve(self, node: int) -> None:
@@ -285,6 +286,7 @@ class Sender:
         """Decide what a batch that was not acknowledged does next."""
         if batch.done.is_set():
             return
+        batch.last_error = error
         if isinstance(error, Disconnected):
             batch.outcome_unknown |= error.sent
         elif isinstance(error, KafkaError) and error.code in _MAYBE_WRITTEN:
