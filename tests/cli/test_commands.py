@@ -143,6 +143,25 @@ def test_consume_ends_by_signals_with_their_codes(
         assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_produce_ended_by_a_signal_says_what_was_acknowledged(
+    odradek: Run, address: str, number: int, code: int
+) -> None:
+    topic = f"stopped-{code}"
+    odradek("topics", "create", topic, "-p", "1")
+    command = [sys.executable, "-m", "odradek.cli", "produce", topic, "-b", address]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        assert odradek("consume", topic, "-n", "2").stdout == b"one\ntwo\n"
+        process.send_signal(number)
+        assert process.wait(20) == code
+        assert process.stderr.read().startswith(b"stopped: ")
+
+
 def test_unreachable_broker_is_one_line_and_exit_code_3(run: Run) -> None:
     pytest.importorskip("odradek_transport_tcp")
     done = run("topics", "list", "-b", "127.0.0.1:1", "--timeout", "0.2")
@@ -157,7 +176,8 @@ def test_refused_record_says_why_and_what_to_do(odradek: Run) -> None:
     odradek("topics", "create", "small", "-c", "max.message.bytes=1000")
     done = odradek("produce", "small", stdin=b"x" * 3000 + b"\n")
     assert done.returncode == 1
-    assert b"1 records were not acknowledged: MESSAGE_TOO_LARGE" in done.stderr
+    assert b"1 record was not acknowledged: MESSAGE_TOO_LARGE" in done.stderr
+    assert b"no record was acknowledged in" in done.stderr
     assert b"max.message.bytes" in done.stderr
 
 

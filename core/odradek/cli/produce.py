@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,8 +45,10 @@ class Tally:
 
     def line(self, seconds: float) -> str:
         """Return a summary of one line."""
+        if not self.records and self.failed:
+            return f"no record was acknowledged in {duration(seconds)}"
         rate = f"{count(self.records / seconds)} records/s, {size(self.bytes / seconds)}/s"
-        text = f"{count(self.records)} records, {size(self.bytes)} in {duration(seconds)}: {rate}"
+        text = f"{_records(self.records)}, {size(self.bytes)} in {duration(seconds)}: {rate}"
         if self.latencies:
             ordered = sorted(self.latencies)
             middle = ordered[len(ordered) // 2]
@@ -145,6 +147,7 @@ def produce(
         tally = Tally()
         started = trio.current_time()
         with ExitStack() as stack:
+            stack.enter_context(_told_when_stopped(tally, quiet))
             fd = sys.stdin.fileno()
             if file is not None:
                 fd = os.open(file, os.O_RDONLY)
@@ -174,6 +177,26 @@ def produce(
     return with_cluster(bootstrap, timeout, body)
 
 
+@contextmanager
+def _told_when_stopped(tally: Tally, quiet: bool) -> Iterator[None]:
+    """Say what became of the records when a signal ends the command."""
+    import trio
+
+    try:
+        yield
+    except BaseException:  # a cancellation, by itself or in a group with those of tasks
+        if not quiet and trio.current_effective_deadline() == float("-inf"):
+            text = f"stopped: {_records(tally.records)} acknowledged"
+            if tally.failed:
+                text += f"; {count(tally.failed)} sent or waiting, and not acknowledged"
+            click.echo(text, err=True)
+        raise
+
+
+def _records(number: int) -> str:
+    return "1 record" if number == 1 else f"{count(number)} records"
+
+
 def _finish(tally: Tally, seconds: float, quiet: bool) -> int:
     from odradek.cli.app import report
     from odradek.cli.exits import explain
@@ -186,7 +209,8 @@ def _finish(tally: Tally, seconds: float, quiet: bool) -> int:
     if explained is None:
         raise tally.error
     message, hint, code = explained
-    report(f"{count(tally.failed)} records were not acknowledged: {message}", hint)
+    were = "was" if tally.failed == 1 else "were"
+    report(f"{_records(tally.failed)} {were} not acknowledged: {message}", hint)
     return code if not tally.records else ExitCode.PARTLY_FAILED
 
 
