@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.broker.waiting import Outstanding
 from odradek.errors import UnsupportedVersion
-from odradek.wire import API, Message, decode_request, decode_request_header, encode_response
+from odradek.wire import (
+    API,
+    Message,
+    RequestHeader,
+    decode_request,
+    decode_request_header,
+    encode_response,
+)
 
 if TYPE_CHECKING:
     from odradek.broker.serve import Caller
@@ -28,6 +35,7 @@ __all__ = ["OFFERED", "Offer", "answer"]
 
 logger = logging.getLogger(__name__)
 
+PRODUCE = 0
 API_VERSIONS = 18
 
 
@@ -100,7 +108,7 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     key, version, correlation_id, caller.client_id, _ = header
     known = _handlers.get(key) or _load(key)
     if known is None or not known[0] <= version <= known[1]:
-        return _refuse(key, version, correlation_id)
+        return _refuse(header, frame)
     request = decode_request(header, frame)
     response = known[3](caller, request, version)
     if known[2]:
@@ -114,14 +122,23 @@ async def answer(caller: Caller, frame: memoryview) -> list[Any] | Outstanding |
     return outstanding
 
 
-def _refuse(key: int, version: int, correlation_id: int) -> list[Any]:
-    """Answer ApiVersions; all else cannot be answered, and raises UnsupportedVersion.
+def _refuse(header: RequestHeader, frame: memoryview) -> list[Any]:
+    """Answer ApiVersions and Produce; all else cannot be answered, and raises UnsupportedVersion.
 
     KIP-511: a client that starts with a version of ApiVersions that is too new gets version 0
-    of the response, with the error, and starts again with what the response says.
+    of the response, with the error, and starts again with what the response says. A Produce that
+    is advertised and not served is refused partition by partition; acks=0 hears of nothing but
+    the end of the connection. Raises MalformedMessage.
     """
+    key, version, correlation_id, _, offset = header
     if key == API_VERSIONS:
         from odradek.broker.handlers.a18_api_versions import unsupported
 
         return encode_response(key, 0, correlation_id, unsupported())
+    if key == PRODUCE and OFFERED[PRODUCE].min <= version < OFFERED[PRODUCE].served_from:
+        from odradek.broker.old_produce import refusal
+
+        refused = refusal(frame, offset, version, correlation_id)
+        if refused is not None:
+            return [refused]
     raise UnsupportedVersion(key, version)
