@@ -79,6 +79,14 @@ def test_trim_deletes_what_lies_before(odradek: Run) -> None:
     assert odradek("consume", "trimmed", "-e", "--from", "0").returncode == 1
 
 
+def test_consume_says_when_it_begins_beyond_the_end(odradek: Run) -> None:
+    odradek("produce", "short", "-q", stdin=b"a\nb\n")
+    done = odradek("consume", "short", "-e", "--from", "99999999")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert lines(done.stderr) == ["odradek: short-0 ends at offset 2, before 99999999"]
+    assert odradek("consume", "short", "-e", "--from", "2").stderr == b""
+
+
 def test_consume_escapes_on_a_terminal_and_not_when_raw(odradek: Run, address: str) -> None:
     odradek("produce", "evil", "-q", stdin=b"\x1b]0;owned\x07\n")
     for raw, expected in (((), b"\\x1b]0;owned\\x07"), (("--raw",), b"\x1b]0;owned\x07")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ from odradek.cli.formats import compile_format
 from odradek.cli.times import StartType
 
 if TYPE_CHECKING:
-    from odradek.client import Cluster
+    from odradek.client import Cluster, TopicPartition
 
 __all__ = ["consume"]
 
@@ -79,6 +80,8 @@ def consume(
         known = await cluster.topic(topic, timeout=0)
         partitions = only or range(len(known.partitions))
         assignment = {TopicPartition(topic, each): Start(*start) for each in partitions}
+        if until_end and start[0] is not None:
+            await _tell_beyond(cluster, start[0], assignment)
         async with open_reader(cluster, assignment, until_end=until_end) as reader:
             left = limit
             async for batch in reader.batches():
@@ -92,6 +95,17 @@ def consume(
         return ExitCode.OK
 
     return with_cluster(bootstrap, timeout, body)
+
+
+async def _tell_beyond(cluster: Cluster, offset: int, wanted: Iterable[TopicPartition]) -> None:
+    """Say where partitions end before the offset to begin at: nothing will come of them."""
+    from odradek.cli.app import report
+    from odradek.client import LATEST, list_offsets
+
+    ends = await list_offsets(cluster, dict.fromkeys(wanted, LATEST))
+    for partition, end in sorted(ends.items()):
+        if offset > end.offset:
+            report(f"{partition} ends at offset {end.offset}, before {offset}")
 
 
 async def _write(data: bytes) -> None:
