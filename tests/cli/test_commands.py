@@ -44,6 +44,21 @@ def test_topics_are_created_listed_described_altered_and_deleted(odradek: Run) -
     assert b"odradek topics list" in gone.stderr
 
 
+def test_changes_of_topics_are_told_as_json(odradek: Run) -> None:
+    def told(*arguments: str) -> tuple[int, object]:
+        done = odradek("topics", *arguments, "--format", "json")
+        return done.returncode, json.loads(done.stdout)
+
+    good = {"name": "j", "done": True, "error": None}
+    bad = {"name": "j", "done": False, "error": "TOPIC_ALREADY_EXISTS"}
+    assert told("create", "j", "-p", "1") == (0, [good])
+    assert told("create", "j", "k") == (4, [bad, {**good, "name": "k"}])
+    assert told("alter", "j", "--set", "retention.ms=60000") == (0, [good])
+    assert told("trim", "j", "--before", "latest") == (0, [{**good, "name": "j-0"}])
+    assert told("add-partitions", "j", "--to", "2") == (0, [good])
+    assert told("delete", "j", "k") == (0, [good, {**good, "name": "k"}])
+
+
 def test_bytes_come_back_as_they_were_sent(odradek: Run) -> None:
     sent = b"k1:plain\nk2:\xff\x00\x1b[31m\n:empty key\nno key\nk3:NULL\nlast without newline"
     done = odradek("produce", "bytes", "-K", ":", "--null", "NULL", "-H", "h=\u00fc", stdin=sent)

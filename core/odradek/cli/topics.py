@@ -71,6 +71,7 @@ def list_(internal: bool, bootstrap: str, timeout: float, form: str) -> int:
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
 @click.option("--dry-run", is_flag=True, help="Only check whether it would work.")
 @bootstrap_options
+@format_option
 def create(
     names: tuple[str, ...],
     partitions: int | None,
@@ -80,6 +81,7 @@ def create(
     dry_run: bool,
     bootstrap: str,
     timeout: float,
+    form: str,
 ) -> int:
     """Create topics."""
     settings = dict(_pair(each) for each in configs)
@@ -107,7 +109,7 @@ def create(
                 name: None if error is not None and error.code == exists else error
                 for name, error in errors.items()
             }
-        return outcome(errors, "could create" if dry_run else "created")
+        return _conclude(errors, "could create" if dry_run else "created", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -231,6 +233,7 @@ def _numbers(values: Sequence[int]) -> str:
 @click.option("--unset", multiple=True, metavar="KEY", help="Back to the default. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only check whether it would work.")
 @bootstrap_options
+@format_option
 def alter(
     names: tuple[str, ...],
     to_set: tuple[str, ...],
@@ -238,6 +241,7 @@ def alter(
     dry_run: bool,
     bootstrap: str,
     timeout: float,
+    form: str,
 ) -> int:
     """Change settings of topics; those that are not named stay as they are."""
     pairs = [_pair(each) for each in to_set]
@@ -252,7 +256,7 @@ def alter(
         resources = {ConfigResource("topic", name): changes for name in names}
         found = await _admin(cluster, timeout).configs.alter(resources, validate_only=dry_run)
         errors = {resource.name: error for resource, error in found.items()}
-        return outcome(errors, "could alter" if dry_run else "altered")
+        return _conclude(errors, "could alter" if dry_run else "altered", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -261,7 +265,10 @@ def alter(
 @click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @bootstrap_options
-def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: float) -> int:
+@format_option
+def delete(
+    names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: float, form: str
+) -> int:
     """Delete topics with all their records, for good."""
 
     async def body(cluster: Cluster) -> int:
@@ -272,7 +279,7 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: flo
                 name: None if error is not None and error.code == missing else error
                 for name, error in errors.items()
             }
-        return outcome(errors, "deleted")
+        return _conclude(errors, "deleted", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -281,12 +288,15 @@ def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, timeout: flo
 @click.argument("names", type=TopicName(), nargs=-1, required=True, metavar="NAME...")
 @click.option("--to", "total", type=click.IntRange(2), required=True, help="The new total.")
 @bootstrap_options
-def add_partitions(names: tuple[str, ...], total: int, bootstrap: str, timeout: float) -> int:
+@format_option
+def add_partitions(
+    names: tuple[str, ...], total: int, bootstrap: str, timeout: float, form: str
+) -> int:
     """Raise the number of partitions. Keys will go to other partitions than before."""
 
     async def body(cluster: Cluster) -> int:
         errors = await _admin(cluster, timeout).create_partitions(dict.fromkeys(names, total))
-        return outcome(errors, f"{total} partitions now has")
+        return _conclude(errors, f"{total} partitions now has", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -309,12 +319,14 @@ def add_partitions(names: tuple[str, ...], total: int, bootstrap: str, timeout: 
     help="Only this partition. Repeatable.",
 )
 @bootstrap_options
+@format_option
 def trim(
     name: str,
     before: tuple[int | None, int | None],
     only: tuple[int, ...],
     bootstrap: str,
     timeout: float,
+    form: str,
 ) -> int:
     """Delete the oldest records of a topic, for good."""
 
@@ -337,14 +349,37 @@ def trim(
             limits = dict.fromkeys(partitions, offset)
         results = await _admin(cluster, timeout).delete_records(limits)
         errors = {
-            f"{each}" if isinstance(result, KafkaError) else f"{each}, which starts at {result}": (
+            f"{each}"
+            if isinstance(result, KafkaError) or form == "json"
+            else f"{each}, which starts at {result}": (
                 result if isinstance(result, KafkaError) else None
             )
             for each, result in sorted(results.items())
         }
-        return outcome(errors, "trimmed")
+        return _conclude(errors, "trimmed", form)
 
     return with_cluster(bootstrap, timeout, body)
+
+
+def _conclude(errors: dict[str, KafkaError | None], done: str, form: str) -> int:
+    """Report what became of each, as `outcome` does; as JSON: `name`, `done`, `error` of each."""
+    if form != "json":
+        return outcome(errors, done)
+    show_json(
+        [
+            {
+                "name": name,
+                "done": error is None,
+                "error": None if error is None else error.code.name,
+            }
+            for name, error in errors.items()
+        ]
+    )
+    failed = {name: error for name, error in errors.items() if error is not None}
+    if not failed:
+        return ExitCode.OK
+    code = outcome({**failed}, done)
+    return code if len(failed) == len(errors) else ExitCode.PARTLY_FAILED
 
 
 def _admin(cluster: Cluster, timeout: float) -> Admin:
