@@ -22,6 +22,7 @@ from attrs import field, frozen
 from odradek.contracts.coordinator import Coordinator
 from odradek.contracts.storage import SegmentStore
 from odradek.contracts.transport import Transport
+from odradek.types import PartitionKey
 
 __all__ = [
     "PROJECT",
@@ -50,11 +51,19 @@ class Factory(Generic[T_co]):
     type, a default and, in its metadata, `doc` (see `odradek.config.setting`); the keys of the
     configuration section other than `url` are structured into it. `open(url, settings)` gives an
     async context manager; leaving it closes everything, with no task or thread left behind.
+
+    `repair(url, settings, key, how)`, for storages that can: make a damaged partition one that
+    opens, and return what was done, a line each. `how` is `cut` (end the log before the damage)
+    or `skip` (leave out what is damaged, keep what follows). It blocks, and is called while
+    nobody has the storage open. Raises StorageError, saying why not. `odradek log repair` calls it.
     """
 
     scheme: str
     settings: type[Any]
     open: Callable[[str, Any], AbstractAsyncContextManager[T_co]] = field(eq=False)
+    repair: Callable[[str, Any, PartitionKey, str], Sequence[str]] | None = field(
+        default=None, eq=False
+    )
 
 
 StorageFactory = Factory[SegmentStore]

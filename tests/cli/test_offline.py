@@ -2,10 +2,12 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +106,38 @@ def test_interrupt_while_importing_is_its_exit_code_and_no_traceback() -> None:
         [sys.executable, "-c", program, "version"], capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_log_repair_makes_a_damaged_partition_open(
+    run: Run, run_here: Run, serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("odradek_storage_file")
+    url = (tmp_path / "logs").as_uri()
+    served = serve("--storage", url)
+    for _ in range(2):
+        made = run("produce", "t", "-b", served.address, "-q", stdin=b"one\ntwo\n")
+        assert made.returncode == 0, made.stderr
+    assert served.stop(signal.SIGTERM) == 0
+    (segment,) = (tmp_path / "logs").glob("*-0/*.log")
+    partition = segment.parent.name
+    data = bytearray(segment.read_bytes())
+    data[70] ^= 1
+    segment.write_bytes(data)
+    assert run_here("log", "verify", "--storage", url).returncode == 1
+    done = run_here("log", "repair", partition, "--storage", url, "--how", "skip")
+    assert done.returncode == 0, done.stderr
+    assert b"quarantine" in done.stdout
+    assert run_here("log", "verify", "--storage", url).returncode == 0
+
+
+def test_log_repair_refuses_what_it_cannot_do(run_here: Run, tmp_path: Path) -> None:
+    key = "0b3c9a52-7d3e-4c57-9f0e-1d3a5b7c9e11-0"
+    done = run_here("log", "repair", key, "--storage", "memory:", "--how", "cut")
+    assert (done.returncode, done.stderr) == (1, b"odradek: memory: storage has no repair\n")
+    assert (
+        run_here("log", "repair", "x", "--storage", tmp_path.as_uri(), "--how", "cut").returncode
+        == 2
+    )
+    done = run_here("log", "repair", key, "--storage", tmp_path.as_uri(), "--how", "cut")
+    assert done.returncode == 1
+    assert b"there is no log of" in done.stderr

@@ -149,6 +149,49 @@ def dump(partitions: tuple[str, ...], records: bool, storage: str | None, form: 
     return run_async(body)
 
 
+@log.command()
+@click.argument("partition")
+@_storage_option
+@click.option(
+    "--how",
+    type=click.Choice(["cut", "skip"]),
+    required=True,
+    help="End the log before the damage, or leave out what is damaged and keep what follows.",
+)
+def repair(partition: str, storage: str | None, how: str) -> int:
+    """Make a damaged partition one that opens, while no broker has the storage.
+
+    PARTITION is a topic id with the partition's number, as `odradek log verify` prints it. Cut
+    where replicas have the rest, skip where this is the only copy; offsets then have a gap.
+    """
+    from odradek.config import config_from_options
+    from odradek.plugins import load
+
+    part = config_from_options(storage=storage).storage
+    factory = load().storage(part.scheme)
+    if factory.repair is None:
+        raise CommandFailed(f"{part.scheme}: storage has no repair")
+    settings = part.settings(factory.settings)
+    lines = factory.repair(part.url, settings, _key(partition), how)
+    click.echo("\n".join(lines) or "nothing was damaged")
+    return ExitCode.OK
+
+
+def _key(text: str) -> PartitionKey:
+    from uuid import UUID
+
+    from odradek.types import PartitionKey
+
+    topic_id, _, number = text.rpartition("-")
+    try:
+        return PartitionKey(UUID(topic_id), int(number))
+    except ValueError:
+        raise CommandFailed(
+            f"{text!r} is not a partition: write it as `odradek log verify` prints it",
+            code=ExitCode.USAGE,
+        ) from None
+
+
 async def _documents(
     reader: PartitionReader, segment: SegmentInfo, records: bool
 ) -> AsyncIterator[dict[str, Any]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from odradek.contracts.storage import SegmentStore
+from odradek.contracts.storage import SegmentStore, Unavailable
 from odradek.hookspecs import Factory, hookimpl
+from odradek.types import PartitionKey
 from odradek_storage_file.settings import FileStorageSettings
 
 __all__ = ["FileStorageSettings", "odradek_storage", "open_file_store"]
@@ -30,7 +31,22 @@ def open_file_store(
     return open_store(url, settings or FileStorageSettings())
 
 
+def _repair(url: str, _: FileStorageSettings, key: PartitionKey, how: str) -> Sequence[str]:
+    from odradek_storage_file.repair import repair
+    from odradek_storage_file.store import root_of
+
+    root = root_of(url)
+    try:
+        report = repair(root, key, how="skip" if how == "skip" else "cut")
+    except OSError as error:
+        raise Unavailable(f"cannot repair {key} in {root}: {error.strerror}") from error
+    aside = [f"what was taken out is in {report.quarantine}"] if report.quarantine else []
+    return [*report.actions, *aside]
+
+
 @hookimpl
 def odradek_storage() -> Sequence[Factory[SegmentStore]]:
     """Supply `file:`."""
-    return [Factory(scheme="file", settings=FileStorageSettings, open=open_file_store)]
+    return [
+        Factory(scheme="file", settings=FileStorageSettings, open=open_file_store, repair=_repair)
+    ]
