@@ -286,7 +286,10 @@ async def test_damaged_headers_take_one_partition_offline_and_not_the_broker(
     monkeypatch.setattr(PartitionLog, "restore_producers", damaged)
     async with connected(broker) as peer:
         await peer.create("events", 2)
-        assert code((await peer.produce("events")).error_code) == "KAFKA_STORAGE_ERROR"
+        for version in (7, 8):
+            refused = await peer.produce("events", version=version)
+            assert code(refused.error_code) == "KAFKA_STORAGE_ERROR"
+            assert refused.error_message == ("CORRUPT_MESSAGE: no magic" if version >= 8 else None)
         assert code((await peer.produce("events", partition=1)).error_code) == "NONE"
 
 
