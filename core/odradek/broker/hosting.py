@@ -287,6 +287,9 @@ class Hosting:
             hosted.logs[number] = None
             if log is not None:
                 await _close_log(log)
+        # At once: removing the bytes and saying so to the coordinator may take long, and whoever
+        # deleted the topic need not wait for it. Which of the two keys is seen first is chance.
+        self._done.unpark_all()
 
     async def _deleted(self, topic_id: UUID) -> None:
         """Drop a deleted topic's logs, and take this broker off the list of those who have to."""
