@@ -124,6 +124,12 @@ def test_log_repair_makes_a_damaged_partition_open(
     data[70] ^= 1
     segment.write_bytes(data)
     assert run_here("log", "verify", "--storage", url).returncode == 1
+    manifest = segment.parent / "manifest"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"damaged")
+    said = run_here("log", "verify", "--storage", url).stderr.decode()
+    assert f"`odradek log repair {partition} --storage {url} --how cut|skip`" in said
+    manifest.write_bytes(whole)
     done = run_here("log", "repair", partition, "--storage", url, "--how", "skip")
     assert done.returncode == 0, done.stderr
     assert b"quarantine" in done.stdout

@@ -7,12 +7,14 @@ import resource
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import trio
 
 from odradek.contracts.storage import (
     Claim,
+    Corrupt,
     Fenced,
     Full,
     Offline,
@@ -223,6 +225,11 @@ class FileStore(SegmentStore):
             if error.errno in NO_SPACE:
                 raise self.space.exhausted() from error
             raise Unavailable(f"cannot open {path}: {error}") from error
+        except Corrupt as error:
+            raise Corrupt(
+                f"{error} (with the broker stopped: `odradek log repair {key} "
+                f"--storage {Path(self.root).as_uri()} --how cut|skip`)"
+            ) from error
         if loaded is None:
             return None
         partition = self._live[key] = Partition(self, key, loaded)
