@@ -59,6 +59,15 @@ def test_changes_of_topics_are_told_as_json(odradek: Run) -> None:
     assert told("delete", "j", "k") == (0, [good, {**good, "name": "k"}])
 
 
+def test_produce_sums_up_as_json(odradek: Run) -> None:
+    done = odradek("produce", "summed", "--format", "json", stdin=b"a\nbc\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    document = json.loads(done.stdout)
+    assert document.pop("seconds") > 0
+    assert document.pop("bytes") > 0
+    assert document == {"topic": "summed", "records": 2, "failed": 0}
+
+
 def test_bytes_come_back_as_they_were_sent(odradek: Run) -> None:
     sent = b"k1:plain\nk2:\xff\x00\x1b[31m\n:empty key\nno key\nk3:NULL\nlast without newline"
     done = odradek("produce", "bytes", "-K", ":", "--null", "NULL", "-H", "h=\u00fc", stdin=sent)

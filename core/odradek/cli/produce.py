@@ -12,6 +12,7 @@ import click
 
 from odradek.cli.connecting import TopicName, bootstrap_options, encodable, with_cluster
 from odradek.cli.exits import CommandFailed, ExitCode
+from odradek.cli.tables import format_option, show_json
 from odradek.cli.text import count, duration, size
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Tally:
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 @bootstrap_options
+@format_option
 def produce(
     topic: str,
     file: str | None,
@@ -111,6 +113,7 @@ def produce(
     quiet: bool,
     bootstrap: str,
     timeout: float,
+    form: str,
 ) -> int:
     """Send each line of standard input or a file to TOPIC as a record.
 
@@ -172,7 +175,18 @@ def produce(
                 await producer.flush()
                 if progress is not None:
                     progress(0, tally.records)
-        return _finish(tally, trio.current_time() - started, quiet)
+        seconds = trio.current_time() - started
+        if form == "json":
+            show_json(
+                {
+                    "topic": topic,
+                    "records": tally.records,
+                    "bytes": tally.bytes,
+                    "failed": tally.failed,
+                    "seconds": seconds,
+                }
+            )
+        return _finish(tally, seconds, quiet or form == "json")
 
     return with_cluster(bootstrap, timeout, body)
 
