@@ -59,7 +59,8 @@ retention.ms = 86400000
 Sizes and durations are plain numbers, with the unit at the end of the key. A key that is not
 known is refused, with the nearest one that is. A secret is written `"env:NAME"` (an environment
 variable) or `"file:PATH"`, never as it is. On a command line each setting is
-`--set section.key=value`.
+`--set section.key=value`. The settings of a storage, a coordinator or a listener may also
+stand behind its URL: `--storage "file:///var/lib/odradek?durability=interval"`.
 
 A listener that other machines can reach has to be asked for and gives a warning: this release
 neither encrypts nor authenticates connections.

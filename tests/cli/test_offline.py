@@ -137,6 +137,7 @@ def test_log_repair_makes_a_damaged_partition_open(
 
 
 def test_log_repair_refuses_what_it_cannot_do(run_here: Run, tmp_path: Path) -> None:
+    pytest.importorskip("odradek_storage_file")
     key = "0b3c9a52-7d3e-4c57-9f0e-1d3a5b7c9e11-0"
     done = run_here("log", "repair", key, "--storage", "memory:", "--how", "cut")
     assert (done.returncode, done.stderr) == (1, b"odradek: memory: storage has no repair\n")

@@ -243,3 +243,35 @@ def test_plugins_settings_are_structured_by_its_class_with_the_place() -> None:
 def test_options_of_a_plugin_are_not_shown() -> None:
     config = config_from_table({"storage": {"url": "x:", "password": "hunter2"}})
     assert "hunter2" not in repr(config)
+
+
+def test_settings_in_a_url_are_settings_of_its_section() -> None:
+    config = config_from_options(
+        listen=["tcp://127.0.0.1:0?backlog=7"],
+        storage="file:///data/a%20b?durability=none&interval_ms=5",
+    )
+    assert config.storage.url == "file:///data/a%20b"
+    assert config.storage.options == {"durability": "none", "interval_ms": 5}
+    (listener,) = config.listeners
+    assert listener.url == "tcp://127.0.0.1:0"
+    assert listener.options == {"backlog": 7}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("file:///data?durability", "key=value"),
+        ("file:///data?durability=ack&durability=none", "each once"),
+        ("file:///data#durability=none", "%23"),
+    ],
+)
+def test_a_url_with_something_else_behind_it_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_from_options(storage=url)
+
+
+def test_a_setting_given_in_the_url_and_beside_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="in the URL, too"):
+        config_from_options(
+            storage="file:///data?durability=ack", overrides=["storage.durability=none"]
+        )

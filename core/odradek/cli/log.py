@@ -313,4 +313,4 @@ async def _readers(
 def _url(storage: str | None) -> str:
     from odradek.config import config_from_options
 
-    return config_from_options(storage=storage).storage.url
+    return config_from_options().storage.url if storage is None else storage

@@ -43,7 +43,7 @@ async def open_store(url: str) -> AsyncIterator[SegmentStore]:
     if "read_only" in settings_of(factory.settings):
         overrides["storage.read_only"] = True
     part = config_from_options(storage=url, overrides=overrides).storage
-    async with factory.open(url, part.settings(factory.settings)) as store:
+    async with factory.open(part.url, part.settings(factory.settings)) as store:
         yield store
 
 

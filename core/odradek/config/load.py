@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from odradek.config.fields import ConfigError, nearest, settings_of, structure
 from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
@@ -214,9 +215,37 @@ P = TypeVar("P", bound=PartSettings)
 
 
 def _part(cls: type[P], table: Mapping[str, Any], place: str) -> P:
-    own = {name: value for name, value in table.items() if name in settings_of(cls)}
-    options = {name: value for name, value in table.items() if name not in own}
+    given = dict(table)
+    url = given.get("url")
+    if isinstance(url, str):
+        given["url"], in_url = _split_options(url, place)
+        twice = sorted(in_url.keys() & given.keys())
+        if twice:
+            raise ConfigError([f"{place}: {name}: it is given in the URL, too" for name in twice])
+        given.update(in_url)
+    own = {name: value for name, value in given.items() if name in settings_of(cls)}
+    options = {name: value for name, value in given.items() if name not in own}
     return structure(cls, own, place, {"options": options, "place": place})
+
+
+def _split_options(url: str, place: str) -> tuple[str, dict[str, object]]:
+    """Take the settings off a URL: `file:///data?durability=none`.
+
+    They are settings of the section like any other, so an unknown one is refused as there.
+    """
+    url, fragment, _ = url.partition("#")
+    if fragment:
+        raise ConfigError([f"{place}: url: it has a '#': in a path, that is written %23"])
+    address, _, query = url.partition("?")
+    options: dict[str, object] = {}
+    for text in filter(None, query.split("&")):
+        name, equals, value = text.partition("=")
+        if not equals or name == "url" or name in options:
+            raise ConfigError(
+                [f"{place}: url: after '?', settings stand as key=value, each once: not {text!r}"]
+            )
+        options[name] = _literal(unquote(value))
+    return address, options
 
 
 def _scheme(url: object) -> str:
@@ -240,14 +269,19 @@ def _overrides(
     if isinstance(overrides, Mapping):
         yield from overrides.items()
         return
-    import tomllib
-
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
             problems.append(f"{text}: a setting is written section.key=value")
             continue
-        try:
-            yield key.strip(), tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            yield key.strip(), value.strip()
+        yield key.strip(), _literal(value)
+
+
+def _literal(text: str) -> object:
+    """Read a value as TOML writes it, or else as a plain string."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
