@@ -151,10 +151,9 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
     acks = request.acks
     now_ms = broker.host.now_ms()
     topic_data = request.topic_data
-    if acks and len(topic_data) == 1 and len(topic_data[0].partition_data) == 1:
-        pending = _handle_one(broker, request, now_ms, version)
-        if pending is not None:
-            return pending
+    one = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
+    if one and acks in (-1, 1) and request.transactional_id is None:
+        return _handle_one(broker, request, now_ms, version)
     waits: list[tuple[PartitionLog, int]] = []
     appended: list[PartitionProduceResponse] = []
     topics = []
@@ -198,13 +197,11 @@ def handle(caller: Caller, request: ProduceRequest, version: int) -> Message | P
 
 def _handle_one(
     broker: Broker, request: ProduceRequest, now_ms: int, version: int
-) -> PendingAcknowledgement | None:
-    """Append the only batch of a request; None, and nothing done, where there is an error.
+) -> Message | Pending:
+    """Append the only batch of a request.
 
-    The error is then found again, and told, on the way for any number of batches.
+    The batch is not touched again after an error: its offset may be written into it already.
     """
-    if request.acks not in (-1, 1) or request.transactional_id is not None:
-        return None
     topic = request.topic_data[0]
     partition = topic.partition_data[0]
     try:
@@ -213,8 +210,13 @@ def _handle_one(
         else:
             hosted = broker.topic(topic.name)
         log, done = _place(broker, hosted, partition, now_ms, version, request.acks)
-    except (KafkaError, StorageError):
-        return None
+    except (KafkaError, StorageError) as error:
+        result = PartitionProduceResponse(index=partition.index)
+        _tell(result, error)
+        answered = TopicProduceResponse(
+            name=topic.name, topic_id=topic.topic_id, partition_responses=[result]
+        )
+        return ProduceResponse(responses=[answered])
     timeout = _timeout(broker, request)
     return PendingAcknowledgement(hosted, partition.index, log, done, version, timeout)
 
@@ -243,14 +245,8 @@ def _append(
     """Append one partition's batch; what went wrong goes into `result`."""
     try:
         log, done = _place(broker, hosted, partition, now_ms, version, acks)
-    except KafkaError as error:
-        _fail(result, error.code, error.detail)
-        return None, -1
-    except Fenced as error:
-        _fail(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
-        return None, -1
-    except StorageError as error:
-        _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    except (KafkaError, StorageError) as error:
+        _tell(result, error)
         return None, -1
     result.base_offset = done.base_offset
     result.log_append_time_ms = done.timestamp
@@ -300,6 +296,15 @@ def _check_insync(broker: Broker, hosted: HostedTopic, log: PartitionLog) -> Non
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{insync} of min.insync.replicas = {hosted.settings.min_insync_replicas} are in sync",
         )
+
+
+def _tell(result: PartitionProduceResponse, error: KafkaError | StorageError) -> None:
+    if isinstance(error, KafkaError):
+        _fail(result, error.code, error.detail)
+    elif isinstance(error, Fenced):
+        _fail(result, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+    else:
+        _fail(result, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
 
 def _fail(result: PartitionProduceResponse, code: ErrorCode, detail: str) -> None:
