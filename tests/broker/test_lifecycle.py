@@ -618,3 +618,24 @@ async def test_nothing_worse_than_a_warning_is_logged_in_an_ordinary_life(
 
 def test_ids_in_use_are_an_error_of_the_project() -> None:
     assert issubclass(IdInUse, OdradekError)
+
+
+async def test_refused_batch_is_told_as_the_store_refused_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odradek.contracts.storage import Full
+
+    async with connected(broker) as peer:
+        await peer.create("events")
+        assert code((await peer.produce("events")).error_code) == "NONE"
+        log = broker.topic("events").log(0)
+
+        def full(chunk: object) -> None:
+            raise Full("no room")
+
+        # The batch has its offset written into it by then, and must not be validated again.
+        with monkeypatch.context() as patched:
+            patched.setattr(log._writer, "append", full)
+            refused = await peer.produce("events")
+        assert code(refused.error_code) == "KAFKA_STORAGE_ERROR"
+        assert (await peer.produce("events")).base_offset == 1
