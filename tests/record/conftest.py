@@ -1,12 +1,13 @@
 """What the tests of record batches share."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.record.implementations import NAMES, load, new_builder
 
-from odradek.record import BatchBuilder, CompressionType
+from odradek.record import CompressionType, kernel
 from odradek.record.batch import ATTRIBUTES_POSITION, CRC_POSITION, HEADER, HEADER_SIZE
 from odradek.record.crc import crc32c
 
@@ -34,6 +35,15 @@ _FIELDS = (
 )
 
 
+@pytest.fixture(scope="module", params=NAMES)
+def implementation(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Have each implementation of the codec in force in turn."""
+    module = load(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "active", module)
+        yield module
+
+
 @pytest.fixture
 def now() -> int:
     return TIME
@@ -50,7 +60,7 @@ def make_batch() -> Callable[..., bytearray]:
         keys: Iterable[bytes | None] | None = None,
         **options: Any,
     ) -> bytearray:
-        builder = BatchBuilder(64 * 1024 * 1024, compression=compression, **options)
+        builder = new_builder(64 * 1024 * 1024, compression=compression, **options)
         names = list(keys) if keys is not None else [b"key-%d" % i for i in range(count)]
         for index, key in enumerate(names):
             assert builder.append(TIME + index, key, b"v" * size, [("h", b"%d" % index)])

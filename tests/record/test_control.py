@@ -4,10 +4,10 @@ import struct
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from tests.record.implementations import new_builder
 
 from odradek.errors import CorruptBatch
 from odradek.record import (
-    BatchBuilder,
     ControlType,
     TransactionMarker,
     assign,
@@ -16,11 +16,13 @@ from odradek.record import (
     parse_header,
 )
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 COMMIT = TransactionMarker(ControlType.COMMIT, 3, 4242, 7)
 
 
 def _control_batch(key: bytes | None, value: bytes | None, **options) -> bytearray:
-    builder = BatchBuilder(1000, control=True, transactional=True, **options)
+    builder = new_builder(1000, control=True, transactional=True, **options)
     assert builder.append(1, key, value)
     return builder.build()
 

@@ -1,5 +1,7 @@
 """Records in and out of batches, against the batches of kafka-python and aiokafka."""
 
+from typing import Any, NamedTuple
+
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -7,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuilder
+from tests.record.implementations import new_builder
 
 from odradek.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.record import (
-    BatchBuilder,
     CompressionType,
+    Header,
     Record,
     assemble,
     assign,
@@ -22,8 +25,11 @@ from odradek.record import (
     iter_records,
     parse_header,
     set_log_append_time,
+    widen_records,
 )
 from odradek.record.batch import HEADER_SIZE
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 LARGE = 1 << 20
 
@@ -35,7 +41,7 @@ _codecs = st.sampled_from(CompressionType)
 
 
 def _build(appended, **options) -> bytearray:
-    builder = BatchBuilder(LARGE, **options)
+    builder = new_builder(LARGE, **options)
     for one in appended:
         assert builder.append(*one)
     return builder.build()
@@ -123,7 +129,7 @@ def test_an_uncompressed_batch_is_built_as_aiokafka_builds_it(appended):
 
 
 def test_the_producer_may_be_set_until_build():
-    builder = BatchBuilder(LARGE)
+    builder = new_builder(LARGE)
     builder.append(1, None, b"v")
     first = builder.build()
     builder.producer_id, builder.producer_epoch, builder.base_sequence = 8, 2, 40
@@ -136,7 +142,7 @@ def test_the_producer_may_be_set_until_build():
 
 @given(st.integers(HEADER_SIZE, 2000), st.lists(_appended, max_size=40), _codecs)
 def test_a_builder_never_exceeds_its_size_and_refuses_without_a_trace(size, appended, codec):
-    builder = BatchBuilder(size, compression=codec)
+    builder = new_builder(size, compression=codec)
     taken = []
     for one in appended:
         before = builder.size
@@ -154,17 +160,17 @@ def test_a_builder_never_exceeds_its_size_and_refuses_without_a_trace(size, appe
 
 @given(_appended)
 def test_batch_size_bound_is_enough_for_the_record(one):
-    assert BatchBuilder(batch_size_bound(*one[1:])).append(*one)
+    assert new_builder(batch_size_bound(*one[1:])).append(*one)
 
 
 def test_an_empty_builder_builds_nothing():
     with pytest.raises(ValueError, match="at least one"):
-        BatchBuilder(LARGE).build()
+        new_builder(LARGE).build()
 
 
 def test_a_builder_refuses_a_level_out_of_range():
     with pytest.raises(ValueError, match="level"):
-        BatchBuilder(LARGE, compression=CompressionType.GZIP, level=10)
+        new_builder(LARGE, compression=CompressionType.GZIP, level=10)
 
 
 def test_under_log_append_time_every_record_has_the_max_timestamp(make_batch):
@@ -295,3 +301,38 @@ def test_filter_batch_gives_a_batch_unchanged_when_every_record_stays(make_batch
     batch = make_batch(3, compression=CompressionType.GZIP)
     assert filter_batch(batch, lambda _: True) == batch
     assert filter_batch(memoryview(bytes(batch) + b"next"), lambda _: True) == batch
+
+
+class Placed(NamedTuple):
+    topic: str
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    epoch: int
+
+
+def test_records_are_widened(implementation: Any) -> None:
+    records = [Record(number, number + 7, None, b"%d" % number) for number in range(1000)]
+    wide = widen_records(Placed, ("t",), records, (3,))
+    assert wide == [Placed("t", *record, 3) for record in records]
+    assert {type(each) for each in wide} == {Placed}
+    assert wide[5].value == b"5"
+    assert widen_records(Placed, ("t",), [], (3,)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "records"),
+    [
+        (Record, [Record(0, 0, None, None)]),
+        (tuple, []),
+        (Placed, [Placed("t", 0, 0, None, None, (), 1)]),
+        (Placed, [(0, 0, None, None, ())]),
+    ],
+)
+def test_only_records_are_widened_and_only_to_named_tuples_that_fit(
+    implementation: Any, kind: Any, records: Any
+) -> None:
+    with pytest.raises(TypeError):
+        widen_records(kind, ("t",), records, (3,))

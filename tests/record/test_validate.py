@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.record.implementations import new_builder
 
 from odradek.errors import CorruptBatch, ErrorCode, InvalidRecord, InvalidTimestamp, KafkaError
 from odradek.record import (
-    BatchBuilder,
     CompressionType,
     Rules,
     assign,
@@ -16,6 +16,8 @@ from odradek.record import (
     validate,
 )
 from odradek.record.batch import HEADER_SIZE
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 RULES = Rules()
 COMPACTED = Rules(compacted=True)
@@ -65,7 +67,7 @@ def test_a_valid_batch_is_accepted_in_place_and_unchanged(make_batch, now, codec
 def test_records_survive_every_combination_of_rules(
     records, codec, target, compacted, append_time, producer
 ):
-    builder = BatchBuilder(1 << 20, compression=codec)
+    builder = new_builder(1 << 20, compression=codec)
     for record in records:
         builder.append(*record)
     if producer:
@@ -170,7 +172,7 @@ def test_count_and_offset_range_must_agree(make_batch, edit, count, delta):
 
 
 def test_an_uncompressed_payload_must_have_room_for_the_count(make_batch, edit, now):
-    smallest = BatchBuilder(1000)
+    smallest = new_builder(1000)
     for _ in range(5):
         smallest.append(now, None, None)
     batch = smallest.build()
@@ -242,7 +244,7 @@ def test_by_default_no_timestamp_is_too_old(make_batch):
 
 
 def test_records_without_timestamp_are_not_too_old(edit, now):
-    builder = BatchBuilder(1000)
+    builder = new_builder(1000)
     builder.append(-1, b"k", b"v")
     rules = Rules(timestamp_before_max_ms=1)
     assert validate(memoryview(builder.build()), rules, now).meta.max_timestamp == -1

@@ -17,8 +17,9 @@ from struct import Struct
 from attrs import frozen
 
 from odradek.errors import CorruptBatch
+from odradek.record import kernel
 from odradek.record.batch import HEADER_SIZE, parse_header
-from odradek.record.records import BatchBuilder, decode_records
+from odradek.record.records import decode_records
 from odradek.types import Buffer
 
 __all__ = ["ControlType", "TransactionMarker", "decode_marker", "encode_marker"]
@@ -51,7 +52,7 @@ class TransactionMarker:
 
 def encode_marker(marker: TransactionMarker, timestamp: int) -> bytearray:
     """Return the control batch of `marker`; offset and leader epoch are the log's to assign."""
-    builder = BatchBuilder(
+    builder = kernel.active.BatchBuilder(
         _MAX_SIZE,
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,

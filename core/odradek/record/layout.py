@@ -14,7 +14,8 @@
 Varints are zigzag-encoded, low 7 bits first, as in Protocol Buffers. (Apache Kafka,
 `DefaultRecord.java`.)
 
-Module-level functions over plain values, so that an accelerated twin can take their place.
+This file and `pure.py` say what a payload is and how damage is told; the compiled module does the
+same faster, and asks them for the words when it meets damage.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from odradek.errors import CorruptBatch
+from odradek.types import Buffer
 
 __all__ = [
     "MIN_RECORD_SIZE",
     "Header",
     "RawRecord",
+    "Record",
     "encode_record",
     "encode_varint",
+    "parse_headers",
     "parse_records",
     "read_varint",
     "shift_timestamp",
@@ -43,9 +47,20 @@ MIN_RECORD_SIZE = 7
 _SMALL = tuple(bytes((number,)) for number in range(128))
 _NULL = b"\x01"
 _NO_HEADERS = b"\x00"
-_MAX_VARINT_BYTES = 10
+_MAX_ZIGZAG = 2**64 - 1
+_MAX_INT32 = 2**31 - 1
 
 _new = tuple.__new__
+
+
+class Record(NamedTuple):
+    """One record. `timestamp` is in ms since 1970 or -1; None stands for Kafka's null."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
 
 
 class RawRecord(NamedTuple):
@@ -70,6 +85,8 @@ def encode_varint(value: int) -> bytes:
     zigzag = (value << 1) ^ (value >> 63)
     if zigzag < 128:
         return _SMALL[zigzag]
+    if zigzag < 16_384:
+        return bytes((zigzag & 127 | 128, zigzag >> 7))
     encoded = bytearray()
     while zigzag > 127:
         encoded.append(zigzag & 127 | 128)
@@ -82,7 +99,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return the varint at `position` and the position behind it.
 
     Raises IndexError where the data end before it does, CorruptBatch when it is longer than 10
-    bytes.
+    bytes or has more than 64 bits.
     """
     zigzag = data[position]
     position += 1
@@ -93,11 +110,11 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
             byte = data[position]
             position += 1
             zigzag |= (byte & 127) << shift
+            if zigzag > _MAX_ZIGZAG or shift > 63:
+                raise CorruptBatch("a varint has more than 64 bits")
             if byte < 128:
                 break
             shift += 7
-            if shift >= 7 * _MAX_VARINT_BYTES:
-                raise CorruptBatch("a varint has more than 10 bytes")
     return (zigzag >> 1) ^ -(zigzag & 1), position
 
 
@@ -140,7 +157,7 @@ def _encode_headers(headers: Iterable[Header]) -> bytes:
     return encode_varint(count) + b"".join(parts)
 
 
-def shift_timestamp(payload: bytes, raw: RawRecord, shift: int) -> bytes:
+def shift_timestamp(payload: Buffer, raw: RawRecord, shift: int) -> bytes:
     """Return the record with `shift` added to its timestamp delta; key, value, headers as is."""
     body = b"".join(
         (
@@ -154,12 +171,17 @@ def shift_timestamp(payload: bytes, raw: RawRecord, shift: int) -> bytes:
     return encode_varint(len(body)) + body
 
 
-def parse_records(payload: bytes, count: int) -> Iterator[RawRecord]:
+def parse_records(  # noqa: PLR0915  # one loop without calls: see the comment in it
+    payload: Buffer, count: int
+) -> Iterator[RawRecord]:
     """Yield the `count` records of an uncompressed payload, in order.
 
     Raises CorruptBatch where the payload's structure is broken: at the broken record, or at the
     end when bytes are left over.
     """
+    if count < 0:
+        raise CorruptBatch(f"the batch has a record count of {count}")
+    payload = bytes(payload)
     position = 0
     total = len(payload)
     # Below, a varint of one byte (-64 to 63) is read in place: a call per field would halve the
@@ -183,6 +205,8 @@ def parse_records(payload: bytes, count: int) -> Iterator[RawRecord]:
                 position += 1
             else:
                 offset_delta, position = read_varint(payload, position)
+                if not -_MAX_INT32 - 1 <= offset_delta <= _MAX_INT32:
+                    raise CorruptBatch(f"a record has an offset delta of {offset_delta}")
             byte = payload[position]
             if byte < 128:
                 key_size = (byte >> 1) ^ -(byte & 1)
@@ -198,7 +222,7 @@ def parse_records(payload: bytes, count: int) -> Iterator[RawRecord]:
                 value_size, value_at = read_varint(payload, position)
             position = value_at + value_size if value_size > 0 else value_at
             if payload[position]:
-                headers, position = _parse_headers(payload, position, end)
+                headers, position = parse_headers(payload, position, end)
             else:
                 headers = ()
                 position += 1
@@ -224,7 +248,11 @@ def parse_records(payload: bytes, count: int) -> Iterator[RawRecord]:
         raise CorruptBatch(f"{total - position} bytes follow the last of {count} records")
 
 
-def _parse_headers(payload: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+def parse_headers(payload: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:
+    """Return the headers whose count stands at `position`, and the position behind them.
+
+    Raises like `read_varint`, and CorruptBatch when they do not end before `end`.
+    """
     count, position = read_varint(payload, position)
     if not 0 < count <= (end - position) // 2:
         raise CorruptBatch(f"a record with {count} headers in {end - position} bytes")

@@ -1,62 +1,42 @@
 """Records in and out of batches: for clients, tools, and the few settings that look at records.
 
-Pure Python; the broker's hot path never comes here.
+Which bytes a batch has is decided here; what they hold is read by the implementation in force
+(`odradek.record.kernel`). The broker's hot path never comes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 from odradek.errors import CorruptBatch
+from odradek.record import kernel
 from odradek.record.batch import (
-    COMPRESSION_MASK,
-    CONTROL,
     DELETE_HORIZON,
     HEADER_SIZE,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    TRANSACTIONAL,
     BatchMeta,
     assemble,
     check_crc,
     parse_header,
 )
-from odradek.record.compression import CompressionType, compress, decompress, validate_level
-from odradek.record.layout import Header, encode_record, parse_records, shift_timestamp
+from odradek.record.compression import CompressionType, compress, decompress
+from odradek.record.layout import Record, shift_timestamp
 from odradek.record.scan import scan
 from odradek.types import Buffer
 
 __all__ = [
     "DECOMPRESSED_LIMIT",
-    "BatchBuilder",
-    "Record",
-    "batch_size_bound",
     "decode_records",
     "filter_batch",
     "iter_records",
+    "open_batch",
+    "widen_records",
 ]
+
+T = TypeVar("T")
 
 DECOMPRESSED_LIMIT: Final = 128 * 1024 * 1024
 """What a batch may decompress to, in bytes, for a reader that names no limit of its own."""
-
-_MAX_RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
-_MAX_HEADER_OVERHEAD = 5 + 5
-_MAX_RECORDS = 2**31 - 1
-
-_new = tuple.__new__
-
-
-class Record(NamedTuple):
-    """One record. `timestamp` is in ms since 1970 or -1; None stands for Kafka's null."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...] = ()
 
 
 def decode_records(
@@ -68,8 +48,20 @@ def decode_records(
     and KafkaError as `decompress` does: MESSAGE_TOO_LARGE when the records take more than `limit`
     bytes uncompressed, UNSUPPORTED_COMPRESSION_TYPE for a codec Kafka does not have.
     """
-    meta, payload = _open_batch(memoryview(view), position, verify, limit)
+    meta, payload = open_batch(memoryview(view), position, verify, limit)
     return _decode(meta, payload)
+
+
+def widen_records(
+    kind: type[T], before: tuple[object, ...], records: list[Record], after: tuple[object, ...]
+) -> list[T]:
+    """Return records as tuples of `kind`, with the fields `before` and `after` around theirs.
+
+    For whoever hands out records under a name of its own: several times faster than to build them
+    one by one. `kind` is a named tuple of just so many fields, and what is around holds no
+    reference to it. Raises TypeError.
+    """
+    return kernel.active.widen(kind, before, records, after)
 
 
 def iter_records(
@@ -109,8 +101,9 @@ def filter_batch(
 
     The CRC is checked. Raises like `decode_records`.
     """
-    meta, payload = _open_batch(memoryview(view), 0, True, limit)
-    records = zip(parse_records(payload, meta.record_count), _decode(meta, payload), strict=True)
+    meta, payload = open_batch(memoryview(view), 0, True, limit)
+    parsed = kernel.active.parse_records(payload, meta.record_count)
+    records = zip(parsed, _decode(meta, payload), strict=True)
     kept = [raw for raw, record in records if keep(record)]
     if not kept:
         return None
@@ -133,10 +126,13 @@ def filter_batch(
     return assemble(left, compress(CompressionType(meta.compression), body, level))
 
 
-def _open_batch(
+def open_batch(
     view: memoryview, position: int, verify: bool, limit: int
-) -> tuple[BatchMeta, bytes]:
-    """Return the header and the uncompressed payload of a batch; raise as `decode_records`."""
+) -> tuple[BatchMeta, memoryview]:
+    """Return the header and the uncompressed payload of a batch; raise as `decode_records`.
+
+    The payload of a batch that is not compressed is a part of `view`.
+    """
     meta = parse_header(view, position)
     end = position + meta.size
     if end > len(view):
@@ -146,141 +142,15 @@ def _open_batch(
     if verify and not check_crc(view, position, meta.size):
         raise CorruptBatch("the CRC of the batch is wrong")
     if meta.record_count == 0 and meta.size == HEADER_SIZE:
-        return meta, b""
-    payload = decompress(meta.compression, view[position + HEADER_SIZE : end], limit)
-    return meta, bytes(payload)
+        return meta, memoryview(b"")
+    return meta, decompress(meta.compression, view[position + HEADER_SIZE : end], limit)
 
 
-def _decode(meta: BatchMeta, payload: bytes) -> list[Record]:
-    base_offset = meta.base_offset
-    base_timestamp = meta.base_timestamp
-    append_time = meta.max_timestamp if meta.log_append_time else None
-    return [
-        _new(
-            Record,
-            (
-                base_offset + offset_delta,
-                base_timestamp + timestamp_delta if append_time is None else append_time,
-                None if key_size < 0 else payload[key_at : key_at + key_size],
-                None if value_size < 0 else payload[value_at : value_at + value_size],
-                headers,
-            ),
-        )
-        for (
-            _,
-            _,
-            timestamp_delta,
-            offset_delta,
-            key_at,
-            key_size,
-            value_at,
-            value_size,
-            headers,
-        ) in parse_records(payload, meta.record_count)
-    ]
-
-
-def batch_size_bound(key: bytes | None, value: bytes | None, headers: Iterable[Header] = ()) -> int:
-    """Return an upper bound of the bytes an uncompressed batch of this one record takes."""
-    size = HEADER_SIZE + _MAX_RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += _MAX_HEADER_OVERHEAD + len(name.encode()) + len(content or b"")
-    return size
-
-
-class BatchBuilder:
-    """Collects records up to a size and makes one batch of them.
-
-    `max_bytes` bounds the uncompressed batch, header included; the built batch is never larger,
-    for one that compression would enlarge is left uncompressed. Base offset 0 and no leader epoch:
-    the broker assigns both. `producer_id`, `producer_epoch`, `base_sequence` and `transactional`
-    are attributes, and may be set until `build`: a producer learns them when it sends.
-
-    Not for concurrent use. Raises ValueError for a compression level out of range.
-    """
-
-    def __init__(
-        self,
-        max_bytes: int,
-        *,
-        compression: CompressionType = CompressionType.NONE,
-        level: int | None = None,
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = NO_PRODUCER_EPOCH,
-        base_sequence: int = NO_SEQUENCE,
-        transactional: bool = False,
-        control: bool = False,
-    ) -> None:
-        validate_level(compression, level)
-        self.max_bytes = max_bytes
-        self.compression = compression
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.transactional = transactional
-        self.control = control
-        self._level = level
-        self._payload = bytearray()
-        self._count = 0
-        self._base_timestamp = NO_TIMESTAMP
-        self._max_timestamp = NO_TIMESTAMP
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the uncompressed batch as it stands, header included."""
-        return HEADER_SIZE + len(self._payload)
-
-    def append(
-        self,
-        timestamp: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Iterable[Header] = (),
-    ) -> bool:
-        """Add a record, or return False and change nothing when it does not fit any more.
-
-        Its offset delta is the number of records before it. A record that does not fit into an
-        empty builder needs one with a larger `max_bytes` (`batch_size_bound`).
-        """
-        base = self._base_timestamp if self._count else timestamp
-        encoded = encode_record(self._count, timestamp - base, key, value, headers)
-        if self.size + len(encoded) > self.max_bytes or self._count == _MAX_RECORDS:
-            return False
-        self._payload += encoded
-        self._count += 1
-        self._base_timestamp = base
-        self._max_timestamp = max(self._max_timestamp, timestamp)
-        return True
-
-    def build(self) -> bytearray:
-        """Return the batch; the builder stays as it is. Raises ValueError when it is empty."""
-        if self._count == 0:
-            raise ValueError("a batch holds at least one record")
-        compression = self.compression
-        payload: bytes | bytearray = self._payload
-        if compression is not CompressionType.NONE:
-            payload = compress(compression, payload, self._level)
-            if len(payload) >= len(self._payload):
-                compression, payload = CompressionType.NONE, self._payload
-        attributes = (
-            (compression & COMPRESSION_MASK)
-            | (TRANSACTIONAL if self.transactional else 0)
-            | (CONTROL if self.control else 0)
-        )
-        meta = BatchMeta(
-            base_offset=0,
-            last_offset=self._count - 1,
-            size=HEADER_SIZE + len(payload),
-            leader_epoch=-1,
-            attributes=attributes,
-            base_timestamp=self._base_timestamp,
-            max_timestamp=self._max_timestamp,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            base_sequence=self.base_sequence,
-            record_count=self._count,
-        )
-        return assemble(meta, payload)
+def _decode(meta: BatchMeta, payload: Buffer) -> list[Record]:
+    return kernel.active.decode(
+        payload,
+        meta.record_count,
+        meta.base_offset,
+        meta.base_timestamp,
+        meta.max_timestamp if meta.log_append_time else None,
+    )

@@ -24,6 +24,7 @@ from typing import Final, Literal, NamedTuple
 from attrs import field, frozen
 
 from odradek.errors import CorruptBatch, ErrorCode, InvalidRecord, InvalidTimestamp, KafkaError
+from odradek.record import kernel
 from odradek.record.batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
@@ -46,7 +47,7 @@ from odradek.record.batch import (
 )
 from odradek.record.compression import CompressionType, compress, decompress, validate_level
 from odradek.record.crc import crc32c
-from odradek.record.layout import MIN_RECORD_SIZE, parse_records
+from odradek.record.layout import MIN_RECORD_SIZE
 
 __all__ = ["Rules", "Validated", "validate"]
 
@@ -215,7 +216,7 @@ def _validate_payload(meta: BatchMeta, records: memoryview, rules: Rules, now_ms
     limit = _EXPANSION * rules.max_message_bytes
     checked = meta
     try:
-        payload = bytes(decompress(codec, records[HEADER_SIZE:], limit))
+        payload = decompress(codec, records[HEADER_SIZE:], limit)
         if rules.compacted or meta.max_timestamp < meta.base_timestamp:
             newest = _check_records(meta, payload, rules)
             if not rules.log_append_time:
@@ -240,10 +241,10 @@ def _validate_payload(meta: BatchMeta, records: memoryview, rules: Rules, now_ms
     return Validated(checked, buffer)
 
 
-def _check_records(meta: BatchMeta, payload: bytes, rules: Rules) -> int:
+def _check_records(meta: BatchMeta, payload: memoryview, rules: Rules) -> int:
     """Check each record and return the newest timestamp."""
     newest = NO_TIMESTAMP
-    for index, raw in enumerate(parse_records(payload, meta.record_count)):
+    for index, raw in enumerate(kernel.active.parse_records(payload, meta.record_count)):
         if raw.offset_delta != index:
             raise InvalidRecord(f"record {index} has an offset delta of {raw.offset_delta}")
         if rules.compacted and raw.key_size < 0:
