@@ -1,0 +1,1 @@
+"""Consumer groups, sans-IO: who is a member, who owns what, how far it was read."""
