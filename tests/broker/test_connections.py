@@ -338,6 +338,38 @@ def test_connection_that_says_nothing_is_closed(mock_time: MockTime) -> None:
     mock_time(main)
 
 
+NAMES = [MetadataRequestTopic(name=f"{number:0200}") for number in range(3000)]
+LARGE = MetadataRequest(topics=NAMES, allow_auto_topic_creation=False)
+"""Its response is larger than what lies between the broker and a client that does not read."""
+
+
+def test_client_that_does_not_take_its_only_response_is_sent_away(mock_time: MockTime) -> None:
+    async def main() -> None:
+        async with running(limits=LIMITS) as broker, connected(broker) as peer:
+            await peer.send(LARGE, 4)
+            await wait_all_tasks_blocked()
+            began = trio.current_time()
+            await broker.server.quiet()
+            assert trio.current_time() - began == pytest.approx(20, abs=0.1)
+
+    mock_time(main)
+
+
+def test_broker_that_ends_finishes_the_response_it_is_sending(mock_time: MockTime) -> None:
+    async def main() -> None:
+        async with running(limits=LIMITS) as broker, connected(broker) as peer:
+            await peer.send(LARGE, 4)
+            await wait_all_tasks_blocked()
+            broker.server.drain()
+            await trio.sleep(1)
+            _, answer = await peer.receive()
+            assert isinstance(answer, MetadataResponse)
+            assert len(answer.topics) == 3000
+            await peer.ended()
+
+    mock_time(main)
+
+
 def test_request_that_drips_is_closed_after_its_time_from_the_first_byte(
     mock_time: MockTime,
 ) -> None:
@@ -368,6 +400,32 @@ def test_idle_connection_is_closed_after_its_time(mock_time: MockTime) -> None:
             with pytest.raises(ConnectionLost):
                 await peer._frame()
             assert trio.current_time() - began == pytest.approx(600, abs=0.1)
+
+    mock_time(main)
+
+
+@pytest.mark.parametrize("idle", [0.4, 600.0], ids=["shorter than it lingers", "usual"])
+@pytest.mark.parametrize("contended", [True, False])
+def test_large_buffer_given_back_leaves_the_connection_its_idle_time(
+    mock_time: MockTime, contended: bool, idle: float
+) -> None:
+    async def main() -> None:
+        limits = LIMITS | {"in_flight_bytes": (2 if contended else 64) * 2**20}
+        limits["idle_timeout_s"] = idle
+        async with running(limits=limits) as broker, connected(broker) as peer:
+            await peer.create("events")
+            for pause in (0.9 * idle, 0.99 * idle):
+                assert code((await peer.produce("events", batch(1, 900_000))).error_code) == "NONE"
+                budget = broker.request_budget
+                assert bool(budget.used) != contended, "only a buffer that others want goes at once"
+                await trio.sleep(pause)
+                assert broker.server.connections == 1
+            assert code((await peer.produce("events", batch(1, 900_000))).error_code) == "NONE"
+            began = trio.current_time()
+            with pytest.raises(ConnectionLost):
+                await peer._frame()
+            assert trio.current_time() - began == pytest.approx(idle, abs=0.1)
+            assert broker.request_budget.used == 0
 
     mock_time(main)
 

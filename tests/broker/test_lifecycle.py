@@ -145,7 +145,7 @@ async def test_removal_of_a_deleted_topics_logs_goes_on_after_a_restart(
         with monkeypatch.context() as patch:
             patch.setattr(Hosting, "_deleted", dies)
             topic = broker.image.topics["events"]
-            await topics.delete(broker.coordinator, topic, [1])
+            await topics.delete(broker.coordinator, topic, {})
             await broker.hosting.wait_for(lambda: topic.id not in broker.hosting.by_id)
         assert len(await broker.store.partitions()) == 2
     async with running(**where) as broker:

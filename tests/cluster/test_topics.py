@@ -16,6 +16,7 @@ from odradek.cluster.view import ClusterView, open_view
 from odradek.contracts.coordinator import Conflict, Coordinator, Entry, Op, Put, Unavailable
 from odradek.errors import ErrorCode, KafkaError
 from odradek.memory.coordinator import open_memory_coordinator
+from odradek.types import PartitionKey
 
 A, B = UUID(int=1), UUID(int=2)
 MANY = 200
@@ -245,23 +246,46 @@ async def test_sweep_leaves_alone_what_changed_since_it_was_found() -> None:
 async def test_deleted_topic_leaves_a_note_for_those_who_hold_its_logs() -> None:
     async with cluster() as (coordinator, _):
         topic = await topics.create(coordinator, A, "events", [(2, 1), (1, 2)], {})
-        await topics.delete(coordinator, topic, [2, 1])
+        await topics.delete(coordinator, topic, {})
         assert await stored(coordinator) is None
         assert await partition_keys(coordinator) == set()
         entry = await coordinator.get(keys.deleted_key(A))
         assert entry is not None
         assert (keys.deleted_of(entry).partitions, keys.deleted_of(entry).brokers) == (2, (1, 2))
         with expect(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            await topics.delete(coordinator, topic, [1])
+            await topics.delete(coordinator, topic, {})
+
+
+async def test_deletion_by_a_broker_that_has_not_seen_the_partitions_yet_names_their_hosts() -> (
+    None
+):
+    async with cluster() as (coordinator, view):
+        topic = await topics.create(coordinator, A, "events", [(2, 1), (3,)], {})
+        await trio.testing.wait_all_tasks_blocked()
+        seen = dict(view.image.partitions)
+        del seen[PartitionKey(A, 1)]
+        await topics.delete(coordinator, topic, seen)
+        entry = await coordinator.get(keys.deleted_key(A))
+        assert entry is not None
+        assert keys.deleted_of(entry).brokers == (1, 2, 3)
+
+
+async def test_deletion_of_a_topic_without_partitions_leaves_no_note() -> None:
+    async with cluster() as (coordinator, _):
+        topic = await topics.create(coordinator, A, "events", [(1,)], {})
+        await topics.remove_partitions(coordinator, topic.partition_keys())
+        await topics.delete(coordinator, topic, {})
+        assert await stored(coordinator) is None
+        assert await coordinator.get(keys.deleted_key(A)) is None
 
 
 async def test_deletion_does_not_hit_the_next_topic_of_the_name() -> None:
     async with cluster() as (coordinator, _):
         old = await topics.create(coordinator, A, "events", [(1,)], {})
-        await topics.delete(coordinator, old, [1])
+        await topics.delete(coordinator, old, {})
         await topics.create(coordinator, B, "events", [(1,)], {})
         with expect(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            await topics.delete(coordinator, old, [1])
+            await topics.delete(coordinator, old, {})
         now = await stored(coordinator)
         assert now is not None
         assert now.id == B
@@ -273,7 +297,7 @@ async def test_deletion_wins_over_a_change_at_the_same_time() -> None:
         entry = await coordinator.get(keys.topic_key("events"))
         assert entry is not None
         await topics.set_configs(coordinator, keys.topic_of(entry), {"retention.ms": "7"})
-        await topics.delete(coordinator, topic, [1])
+        await topics.delete(coordinator, topic, {})
         assert await stored(coordinator) is None
 
 
@@ -285,7 +309,7 @@ async def test_broker_that_dies_while_deleting_leaves_all_or_what_is_swept(
     async with cluster() as (coordinator, view):
         topic = await topics.create(coordinator, A, "events", [(1,)] * MANY, {})
         with suppress(Unavailable):
-            await topics.delete(Dying(coordinator, at, how), topic, [1])  # type: ignore[arg-type]  # a client
+            await topics.delete(Dying(coordinator, at, how), topic, {})  # type: ignore[arg-type]  # a client
         await restart(coordinator, view)
         gone = await stored(coordinator) is None
         assert (await coordinator.get(keys.deleted_key(A)) is not None) == gone
@@ -339,7 +363,7 @@ async def test_adding_partitions_to_a_topic_that_is_gone_tells_so() -> None:
     async with cluster() as (coordinator, _):
         await topics.create(coordinator, A, "events", [(1,)], {})
         topic = await newest(coordinator)
-        await topics.delete(coordinator, topic, [])
+        await topics.delete(coordinator, topic, {})
         with expect(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             await topics.add_partitions(coordinator, topic, [(1,)] * MANY)
         await topics.create(coordinator, B, "events", [(1,)], {})

@@ -58,7 +58,7 @@ async def test_every_change_is_reported_with_its_key() -> None:
         assert seen == {"topics/events", f"partitions/{A}-0", f"partitions/{A}-1"}
         seen.clear()
         topic = view.image.topics["events"]
-        await topics.delete(coordinator, topic, [1])
+        await topics.delete(coordinator, topic, {})
         await wait_all_tasks_blocked()
         assert f"deleted/{A}" in seen
         assert view.image.deleted == {A: DeletedTopic(A, 2, (1,))}
@@ -71,7 +71,7 @@ async def test_topic_recreated_under_the_same_name_has_its_new_id_alone() -> Non
     async with open_memory_coordinator() as coordinator, open_view(coordinator, "c1") as view:
         await create(coordinator)
         await view.wait_until(lambda image: "events" in image.topics)
-        await topics.delete(coordinator, view.image.topics["events"], [])
+        await topics.delete(coordinator, view.image.topics["events"], {})
         await create(coordinator, topic_id=UUID(int=2))
         await wait_all_tasks_blocked()
         assert view.image.topics["events"].id == UUID(int=2)

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 
 import pytest
@@ -17,11 +17,29 @@ from tests.faults.traffic import Writer, until
 from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
 
+from odradek.errors import ErrorCode
+from odradek.wire.api.a01_fetch import FetchResponse
+from odradek.wire.api.a10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.api.a11_join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from odradek.wire.api.a15_describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from odradek.wire.api.a18_api_versions import ApiVersionsResponse
+
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 
 PAUSE = 3.0
 SECONDS = 5.0
 """A stop in good order takes less; closing idle clients is most of it."""
+
+MEMBERS = 200
+READERS = 50
+"""How many wait for an answer as the broker is told to stop."""
+
+UNREAD = 16
+"""Megabytes that a client leaves unread: more than the buffers of its socket and the broker's."""
 
 
 @pytest.fixture
@@ -31,6 +49,13 @@ def broker(make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     with Probe(made.address) as probe:
         probe.create_topic("busy", 3)
     return made
+
+
+class SlowProbe(Probe):
+    """One that does not read what it asked for."""
+
+    def read_one_byte(self) -> None:
+        self._exactly(1)
 
 
 class Reader:
@@ -108,6 +133,26 @@ def settled(broker: BrokerProcess, writer: Writer, reader: Reader) -> None:
         assert reader.seen[partition, offset].startswith(b"%d." % number)
 
 
+def joining(group: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=300_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+
+def coordinated(probe: Probe, group: str) -> bool:
+    request = FindCoordinatorRequest(key=group)
+    return probe.call(request, 2, FindCoordinatorResponse).error_code == ErrorCode.NONE
+
+
+def members(probe: Probe, group: str) -> int:
+    answer = probe.call(DescribeGroupsRequest(groups=[group]), 5, DescribeGroupsResponse)
+    return len(answer.groups[0].members)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_a_busy_broker_in_good_order(broker: BrokerProcess, number: int) -> None:
     with busy(broker) as (writer, reader):
@@ -121,6 +166,52 @@ def test_a_signal_stops_a_busy_broker_in_good_order(broker: BrokerProcess, numbe
             writer.send_until(len(writer.acknowledged) + 200)
         settled(broker, writer, reader)
     broker.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_answers_everybody_who_waits(broker: BrokerProcess, number: int) -> None:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(Probe(broker.address)) for _ in range(1 + MEMBERS + READERS)]
+        first, *late = probes[: 1 + MEMBERS]
+        readers = probes[1 + MEMBERS :]
+        until(lambda: coordinated(first, "g"), "the group has a coordinator")
+        assert first.call(joining("g"), 3, JoinGroupResponse).error_code == ErrorCode.NONE
+        for probe in late:
+            probe.send(joining("g"), 3)  # waits for the first member, which stays away
+        for probe in readers:
+            probe.send(probe.fetch_request("busy", 0, 0, max_wait_ms=300_000), 12)
+        until(lambda: members(first, "g") == 1 + MEMBERS, "all members wait")
+        os.kill(broker.pid, number)
+        answers = [probe.receive(3, JoinGroupResponse).error_code for probe in late]
+        assert answers == [ErrorCode.NOT_COORDINATOR] * MEMBERS
+        for probe in readers:
+            (topic,) = probe.receive(12, FetchResponse).responses
+            assert topic.partitions[0].error_code == ErrorCode.NONE
+        for probe in probes:
+            with pytest.raises(EOFError):
+                probe.receive(0, ApiVersionsResponse)
+        assert ends(broker, SECONDS) == 0
+    assert (broker.data / "clean-shutdown").exists()
+    assert broker.problems() == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one signal", "two signals"])
+def test_a_client_that_does_not_read_keeps_a_broker_for_seconds_or_until_a_second_signal(
+    broker: BrokerProcess, again: bool
+) -> None:
+    probe = SlowProbe(broker.address)
+    with probe:
+        probe.create_topic("large", segment_bytes=str(1 << 30))
+        for _ in range(UNREAD):
+            probe.produce_values("large", [b"x" * 1_000_000])
+        probe.send(probe.fetch_request("large", 0, 0, max_bytes=1 << 30), 12)
+        probe.read_one_byte()
+        os.kill(broker.pid, signal.SIGTERM)
+        if again:
+            os.kill(broker.pid, signal.SIGINT)
+        code = ends(broker, 1.5 if again else 10)
+    assert code in ({128 + signal.SIGINT, 128 + signal.SIGTERM} if again else {0})
+    assert (broker.data / "clean-shutdown").exists() != again
 
 
 def test_a_second_signal_ends_a_broker_at_once_and_nothing_acknowledged_is_lost(

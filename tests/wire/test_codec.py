@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -47,6 +48,7 @@ from odradek.wire.api.a18_api_versions import ApiVersion, ApiVersionsRequest, Ap
 from odradek.wire.api.a19_create_topics import CreateTopicsRequest
 from odradek.wire.api.a32_describe_configs import DescribeConfigsRequest
 from odradek.wire.api.a36_sasl_authenticate import SaslAuthenticateRequest
+from odradek.wire.api.a47_offset_delete import OffsetDeleteResponse
 from odradek.wire.api.a68_consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatResponse,
@@ -394,3 +396,10 @@ class TestStruct:
     def test_repr_shows_no_byte_strings(self) -> None:
         shown = repr(SaslAuthenticateRequest(auth_bytes=b"secret"))
         assert shown == "SaslAuthenticateRequest(auth_bytes=<6 bytes>)"
+
+
+def test_responses_of_apis_that_are_never_flexible_have_the_short_header() -> None:
+    answer = OffsetDeleteResponse(error_code=69)
+    frame = bytes(join(encode_response(47, 0, 1, answer)))
+    assert frame == struct.pack("!iihii", 14, 1, 69, 0, 0)  # as Apache Kafka 4.3.1 sends it
+    assert decode_response(47, 0, frame[4:]) == answer

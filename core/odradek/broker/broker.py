@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -20,12 +21,14 @@ from attrs import frozen
 from odradek import plugins
 from odradek.broker.budget import Budget
 from odradek.broker.configs import check_topic
+from odradek.broker.groups import Groups
 from odradek.broker.host import Host
 from odradek.broker.hosting import HostedTopic, Hosting
 from odradek.broker.inventory import differences
 from odradek.broker.membership import IdInUse, open_membership
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
+from odradek.broker.shelter import open_sheltered
 from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
@@ -35,6 +38,7 @@ from odradek.contracts.coordinator import ABSENT, Conflict, Coordinator, Put
 from odradek.contracts.storage import SegmentStore
 from odradek.contracts.transport import Listener
 from odradek.errors import ErrorCode, KafkaError
+from odradek.log.partition import Spawn
 
 __all__ = ["Broker", "IdInUse", "open_broker"]
 
@@ -70,6 +74,7 @@ class Broker:
         hosting: Hosting,
         bound: Sequence[Bound],
         host: Host,
+        spawn: Spawn,
     ) -> None:
         self.id = config.broker.id
         self.config = config
@@ -84,6 +89,7 @@ class Broker:
         self.request_budget = Budget(config.limits.in_flight_bytes // 2)
         self.response_budget = Budget(config.limits.in_flight_bytes // 2)
         self.producer_ids = ProducerIds(coordinator)
+        self.groups = Groups(self, spawn)
         self.server = Server(self, config.limits)
 
     @property
@@ -203,10 +209,7 @@ class Broker:
 
     async def delete_topic(self, topic: TopicImage) -> None:
         """Delete a topic and wait until this broker has let go of it."""
-        image = self.image
-        hosts = {b for key in topic.partition_keys() if key in image.partitions
-                 for b in image.partitions[key].replicas}  # fmt: skip
-        await topics.delete(self.coordinator, topic, hosts)
+        await topics.delete(self.coordinator, topic, self.image.partitions)
         await self.hosting.wait_for(lambda: topic.id not in self.hosting.by_id)
 
     async def add_partitions(
@@ -289,24 +292,36 @@ async def _bind(config: Config, parts: plugins.Parts, stack: AsyncExitStack) -> 
     return bound
 
 
-@asynccontextmanager
-async def open_broker(
+def open_broker(
     config: Config,
     *,
     installed: plugins.Plugins | None = None,
     host: Host | None = None,
-) -> AsyncIterator[Broker]:
+) -> AbstractAsyncContextManager[Broker]:
     """Run a broker while the context is open.
 
-    On entry it serves: every partition it leads is open and every listener accepts. On exit it
-    answers the requests it has read, closes its logs cleanly and leaves nothing behind; a
-    cancelled exit still closes the logs. `installed` are the plugins, those of this Python if
-    left out.
+    On entry it serves: every partition it leads is open and every listener accepts. On exit, by
+    cancellation too, it reads no more requests, answers those it has read, closes its logs
+    cleanly and leaves nothing behind. Who waits for others is answered at once: a fetch with
+    what there is, a member that joins a group with NOT_COORDINATOR. That takes milliseconds, and
+    some seconds when a client does not take its answers or a request does not end (at most
+    `serve.HANDLER_TIMEOUT`, and a second for connections that have to be reset).
+
+    `installed` are the plugins, those of this Python if left out.
 
     Raises ConfigError and PluginError for the configuration, IdInUse, and the errors of the
     contracts (`AddressInUse`, `Unsafe`, ...) for what the plugins met.
     """
-    host = host or Host()
+    return open_sheltered(partial(_open, config, installed, host or Host()))
+
+
+@asynccontextmanager
+async def _open(
+    config: Config,
+    installed: plugins.Plugins | None,
+    host: Host,
+    shelter: trio.CancelScope,
+) -> AsyncIterator[Broker]:
     parts = (installed or plugins.load()).parts(config)
     for warning in config.warnings:
         logger.warning("%s", warning)
@@ -336,10 +351,11 @@ async def open_broker(
             config.topics,
             tasks.start_soon,
         )
-        broker = Broker(config, coordinator, store, view, hosting, bound, host)
+        broker = Broker(config, coordinator, store, view, hosting, bound, host, tasks.start_soon)
         try:
             await hosting.settle()
             tasks.start_soon(hosting.run)
+            tasks.start_soon(broker.groups.run)
             for each in bound:
                 tasks.start_soon(broker.server.serve, each.listener, each.name)
             yield broker
@@ -349,4 +365,7 @@ async def open_broker(
                     await each.listener.aclose()
                 broker.server.drain()
                 await broker.server.drained()
+                broker.groups.aclose()
                 await hosting.aclose()
+                # What is left waits for others, such as the coordinator: no reason to outstay.
+                shelter.shield = False

@@ -12,6 +12,7 @@ from odradek.config import (
     BrokerSettings,
     Config,
     ConfigType,
+    GroupsSettings,
     Limits,
     TopicSettings,
     settings_of,
@@ -129,6 +130,7 @@ def broker_configs(broker: Broker) -> list[Row]:
     for section, cls, values in (
         ("broker", BrokerSettings, config.broker),
         ("limits", Limits, config.limits),
+        ("groups", GroupsSettings, config.groups),
     ):
         for field, declared in settings_of(cls).items():
             value = getattr(values, field)

@@ -62,8 +62,16 @@ OFFERED: dict[int, Offer] = {
         _offer(1, 4, 17),
         _offer(2, 1, 10),
         _offer(3, 0, 13),
+        _offer(8, 2, 9),
+        _offer(9, 1, 9),
         # FindCoordinator: without it librdkafka believes that lz4 is not supported.
         _offer(10, 0, 6),
+        _offer(11, 0, 9),
+        _offer(12, 0, 4),
+        _offer(13, 0, 5),
+        _offer(14, 0, 5),
+        _offer(15, 0, 6),
+        _offer(16, 0, 5),
         _offer(18, 0, 4),
         _offer(19, 2, 7),
         _offer(20, 1, 6),
@@ -74,7 +82,9 @@ OFFERED: dict[int, Offer] = {
         _offer(33, 0, 2),
         _offer(35, 1, 4),
         _offer(37, 0, 3),
+        _offer(42, 0, 2),
         _offer(44, 0, 1),
+        _offer(47, 0, 0),
         _offer(60, 0, 2),
     )
 }

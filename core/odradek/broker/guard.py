@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from odradek.broker.waiting import HangUp
 from odradek.contracts.coordinator import (
     Conflict,
     CoordinatorError,
@@ -16,15 +17,27 @@ from odradek.contracts.coordinator import (
 from odradek.contracts.storage import StorageError
 from odradek.errors import ErrorCode, KafkaError
 
-__all__ = ["as_kafka_error", "told"]
+__all__ = ["as_kafka_error", "check_count", "told"]
 
 MESSAGE_LIMIT = 1000
+
+ASKED_LIMIT = 50_000
+"""What one request may ask for: a byte that names a group makes some 300 in the answer.
+
+An administrator's tool asks for all groups of a broker at once, some thousands.
+"""
 
 
 def told(error: KafkaError) -> str:
     """What a response says of an error. Cut: it may quote the client, and has to be encoded."""
     text = error.detail or error.code.text
     return text if len(text) <= MESSAGE_LIMIT else f"{text[:MESSAGE_LIMIT]}..."
+
+
+def check_count(asked: int) -> None:
+    """Raise HangUp when a request asks for more groups, or partitions, than anybody has."""
+    if asked > ASKED_LIMIT:
+        raise HangUp(f"a request asks for {asked} answers, more than {ASKED_LIMIT}")
 
 
 @asynccontextmanager

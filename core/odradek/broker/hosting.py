@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
+from typing import Protocol
 from uuid import UUID
 
 import trio
@@ -18,6 +19,7 @@ from attrs import evolve
 from odradek.broker.acknowledgement import Template
 from odradek.cluster import keys
 from odradek.cluster.image import DeletedTopic, TopicImage
+from odradek.cluster.topics import INTERNAL_TOPICS
 from odradek.cluster.view import ClusterView
 from odradek.config import TopicSettings
 from odradek.contracts.coordinator import Conflict, Coordinator, CoordinatorError, Delete, Put
@@ -35,7 +37,7 @@ from odradek.log.partition import PartitionLog, Spawn, open_log
 from odradek.record import Rules
 from odradek.types import PartitionKey
 
-__all__ = ["HostedTopic", "Hosting", "rules_of"]
+__all__ = ["Follower", "HostedTopic", "Hosting", "rules_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,19 @@ async def _close_log(log: PartitionLog) -> None:
         logger.error("closing partition %s of topic %s: %s", log.key, log.topic, error)
 
 
+class Follower(Protocol):
+    """Somebody who acts on the logs that are open here. Called in the middle of a change."""
+
+    def opened(self, topic: HostedTopic, number: int, log: PartitionLog) -> None:
+        """A log was opened, or opened again under a newer epoch."""
+
+    def closing(self, log: PartitionLog) -> None:
+        """A log is closed next: appends to it still work, and nobody else does them yet."""
+
+    def deleted(self, name: str) -> None:
+        """A topic was deleted, and cannot be found here any more."""
+
+
 class HostedTopic:
     """A topic as requests need it: its settings in force, and the logs that are open here.
 
@@ -61,10 +76,19 @@ class HostedTopic:
     be: then `failures[n]` says why.
     """
 
-    __slots__ = ("acknowledgements", "failures", "image", "logs", "rules", "settings")
+    __slots__ = (
+        "acknowledgements",
+        "failures",
+        "image",
+        "internal",
+        "logs",
+        "rules",
+        "settings",
+    )
 
     def __init__(self, image: TopicImage, settings: TopicSettings) -> None:
         self.image = image
+        self.internal = image.name in INTERNAL_TOPICS
         self.settings = settings
         self.rules = rules_of(settings)
         self.logs: list[PartitionLog | None] = [None] * image.partitions
@@ -115,6 +139,7 @@ class Hosting:
     ) -> None:
         self.by_name: dict[str, HostedTopic] = {}
         self.by_id: dict[UUID, HostedTopic] = {}
+        self.follower: Follower | None = None
         self._broker_id = broker_id
         self._view = view
         self._coordinator = coordinator
@@ -238,13 +263,15 @@ class Hosting:
         mine = state is not None and state.leader == self._broker_id
         if log is not None and not (mine and state and state.leader_epoch == log.leader_epoch):
             hosted.logs[key.partition] = None
-            await _close_log(log)
+            await self._close_log(log)
             log = None
+        if not mine:
+            hosted.failures.pop(key.partition, None)  # its new leader's affair
         if log is not None or not mine or state is None:
             return
         claim = Claim(state.leader_epoch, self._broker_id, self._held)
         try:
-            hosted.logs[key.partition] = await open_log(
+            log = hosted.logs[key.partition] = await open_log(
                 self._store,
                 key,
                 hosted.image.name,
@@ -254,11 +281,20 @@ class Hosting:
                 self._spawn,
             )
         except (CorruptBatch, StorageError) as error:
-            if isinstance(error, (Full, Unavailable)):
-                self._later.add(keys.partition_key(key))
+            told = {str(each) for each in hosted.failures.values()}
             before = hosted.failures.get(key.partition)
             hosted.failures[key.partition] = error
-            if before is None or str(before) != str(error):
+            if isinstance(error, (Full, Unavailable)):
+                self._later.add(keys.partition_key(key))
+                if str(error) not in told:  # a full disk is in the way of all of them
+                    logger.warning(
+                        "topic %s: partition %d, and perhaps others, cannot be opened for now, "
+                        "and is tried again every second: %s",
+                        hosted.image.name,
+                        key.partition,
+                        error,
+                    )
+            elif before is None or str(before) != str(error):
                 logger.error(
                     "partition %d of topic %s is offline: %s",
                     key.partition,
@@ -266,10 +302,16 @@ class Hosting:
                     error,
                 )
         else:
-            if hosted.failures.pop(key.partition, None) is not None:
-                logger.warning(
-                    "partition %d of topic %s is online again", key.partition, hosted.image.name
+            failure = hosted.failures.pop(key.partition, None)
+            if failure is not None:
+                logger.log(
+                    logging.INFO if isinstance(failure, (Full, Unavailable)) else logging.WARNING,
+                    "partition %d of topic %s is online again",
+                    key.partition,
+                    hosted.image.name,
                 )
+            if self.follower is not None:
+                self.follower.opened(hosted, key.partition, log)
 
     def _settings(self, image: TopicImage) -> TopicSettings:
         try:
@@ -283,19 +325,26 @@ class Hosting:
         if self.by_name.get(hosted.image.name) is hosted:
             del self.by_name[hosted.image.name]
         self.by_id.pop(hosted.image.id, None)
+        if self.follower is not None:
+            self.follower.deleted(hosted.image.name)
         for number, log in enumerate(hosted.logs):
             hosted.logs[number] = None
             if log is not None:
-                await _close_log(log)
+                await self._close_log(log)
         # At once: removing the bytes and saying so to the coordinator may take long, and whoever
         # deleted the topic need not wait for it. Which of the two keys is seen first is chance.
         self._done.unpark_all()
 
+    async def _close_log(self, log: PartitionLog) -> None:
+        if self.follower is not None:
+            self.follower.closing(log)
+        await _close_log(log)
+
     async def _deleted(self, topic_id: UUID) -> None:
         """Drop a deleted topic's logs, and take this broker off the list of those who have to."""
         tombstone = self._view.image.deleted.get(topic_id)
-        if tombstone is None or self._broker_id not in tombstone.brokers:
-            return
+        if tombstone is None or (tombstone.brokers and self._broker_id not in tombstone.brokers):
+            return  # one that names nobody was written by a version that overlooked the brokers
         hosted = self.by_id.get(topic_id)
         if hosted is not None:
             await self._close(hosted)
@@ -342,7 +391,7 @@ class Hosting:
 
         async def close(log: PartitionLog) -> None:
             async with gate:
-                await _close_log(log)
+                await self._close_log(log)
 
         self._closing = True
         self._woken.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from odradek.contracts.coordinator import (
     Coordinator,
     CoordinatorError,
     Delete,
+    Op,
     Put,
     Version,
 )
@@ -33,7 +34,9 @@ from odradek.errors import ErrorCode, KafkaError
 from odradek.types import PartitionKey
 
 __all__ = [
+    "INTERNAL_TOPICS",
     "MAX_PARTITIONS",
+    "OFFSETS_TOPIC",
     "add_partitions",
     "check_collision",
     "check_name",
@@ -46,6 +49,12 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Where consumer groups keep their state."""
+
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+"""Topics that brokers write and clients may only read (Kafka's `Topic.INTERNAL_TOPICS`)."""
 
 MAX_NAME = 249
 MAX_PARTITIONS = 10_000
@@ -209,27 +218,47 @@ async def remove_partitions(coordinator: Coordinator, gone: Sequence[PartitionKe
             await coordinator.txn(*ops)
 
 
-async def delete(coordinator: Coordinator, topic: TopicImage, hosts: Iterable[int]) -> None:
+async def delete(
+    coordinator: Coordinator, topic: TopicImage, known: Mapping[PartitionKey, PartitionImage]
+) -> None:
     """Delete a topic; its name is free at once. Raises UNKNOWN_TOPIC_OR_PARTITION.
 
-    `hosts` are the brokers that have logs to remove.
+    `known` tells who has logs to remove. Partitions that are not in it are read: the watches of a
+    view run beside each other, so a topic can be seen before its partitions are, and a deletion
+    that names nobody would leave the logs behind for ever.
     """
     key = keys.topic_key(topic.name)
     while True:
         entry = await coordinator.get(key)
         if entry is None or keys.topic_of(entry).id != topic.id:
             raise _unknown(topic.name)
+        newest = keys.topic_of(entry)
+        hosts = await _hosts(coordinator, newest, known)
+        gone = DeletedTopic(newest.id, newest.partitions, tuple(sorted(hosts)))
+        changes: list[Op] = [Delete(key, entry.version)]
+        if hosts:
+            changes.append(Put(keys.deleted_key(newest.id), keys.deleted_value(gone), ABSENT))
         try:
-            newest = keys.topic_of(entry)
-            gone = DeletedTopic(newest.id, newest.partitions, tuple(sorted(hosts)))
-            await coordinator.txn(
-                Delete(key, entry.version),
-                Put(keys.deleted_key(newest.id), keys.deleted_value(gone), ABSENT),
-            )
+            await coordinator.txn(*changes)
         except Conflict:
             continue  # its settings changed meanwhile: look again
         await remove_partitions(coordinator, newest.partition_keys())
         return
+
+
+async def _hosts(
+    coordinator: Coordinator, topic: TopicImage, known: Mapping[PartitionKey, PartitionImage]
+) -> set[int]:
+    hosts: set[int] = set()
+    for key in topic.partition_keys():
+        partition = known.get(key)
+        if partition is None:
+            entry = await coordinator.get(keys.partition_key(key))
+            if entry is None:
+                continue
+            _, partition = keys.partition_of(entry)
+        hosts.update(partition.replicas)
+    return hosts
 
 
 async def add_partitions(

@@ -6,6 +6,7 @@ nothing and starts quickly: TOML, the reference and explanations of mistakes loa
 """
 
 from odradek.config.fields import ConfigError, Setting, nearest, setting, settings_of, structure
+from odradek.config.groups import GroupsSettings
 from odradek.config.load import (
     config_from_options,
     config_from_table,
@@ -28,6 +29,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConfigType",
+    "GroupsSettings",
     "Limits",
     "ListenerSettings",
     "PartSettings",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from odradek.config.fields import ConfigError, nearest, settings_of, structure
+from odradek.config.groups import GroupsSettings
 from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
 from odradek.config.topics import TopicSettings, topic_settings
 
@@ -16,7 +17,7 @@ __all__ = ["config_from_options", "config_from_table", "default_data_dir", "load
 T = TypeVar("T")
 
 DEFAULT_LISTENER = "tcp://127.0.0.1:9092"
-SECTIONS = ("broker", "listeners", "storage", "coordinator", "limits", "topics")
+SECTIONS = ("broker", "listeners", "storage", "coordinator", "limits", "groups", "topics")
 
 
 def default_data_dir() -> Path:
@@ -105,6 +106,9 @@ def config_from_table(
     limits = collect(
         lambda: structure(Limits, _section(table, "limits", source), f"{source}: [limits]")
     )
+    groups = collect(
+        lambda: structure(GroupsSettings, _section(table, "groups", source), f"{source}: [groups]")
+    )
     topics_table = collect(lambda: _flat(_section(table, "topics", source)))
     topics = collect(lambda: TopicSettings.from_table(topics_table or {}, f"{source}: [topics]"))
     listeners = collect(lambda: _listeners(table, source))
@@ -114,6 +118,7 @@ def config_from_table(
         found
         or broker is None
         or limits is None
+        or groups is None
         or topics is None
         or listeners is None
         or storage is None
@@ -126,6 +131,7 @@ def config_from_table(
         storage=storage,
         coordinator=coordinator,
         limits=limits,
+        groups=groups,
         topics=topics,
         topics_set=frozenset(topics_table or {}) & frozenset(topic_settings()),
         source=source,

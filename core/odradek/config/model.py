@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from odradek.config.fields import ConfigError, setting, structure
+from odradek.config.groups import GroupsSettings
 from odradek.config.topics import TopicSettings
 
 __all__ = ["BrokerSettings", "Config", "Limits", "ListenerSettings", "PartSettings"]
@@ -257,6 +258,7 @@ class Config:
     storage: PartSettings
     coordinator: PartSettings
     limits: Limits = attrs.field(factory=Limits)
+    groups: GroupsSettings = attrs.field(factory=GroupsSettings)
     topics: TopicSettings = attrs.field(factory=TopicSettings)
     topics_set: frozenset[str] = frozenset()
     """Names of the topic settings that the configuration gives (STATIC_BROKER_CONFIG in Kafka)."""
@@ -298,5 +300,6 @@ class Config:
             "storage": self.storage,
             "coordinator": self.coordinator,
             "limits": self.limits,
+            "groups": self.groups,
             "topics": self.topics,
         }

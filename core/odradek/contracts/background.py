@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-__all__ = ["background", "open_tasks"]
+__all__ = ["background", "open_lasting_tasks", "open_tasks"]
 
 
 @asynccontextmanager
@@ -37,6 +37,35 @@ async def open_tasks() -> AsyncIterator[trio.Nursery]:
         raise
     if failure is not None:
         raise failure
+
+
+@asynccontextmanager
+async def open_lasting_tasks() -> AsyncIterator[trio.Nursery]:
+    """As `open_tasks`, but the tasks outlive a cancellation from outside until the body is left.
+
+    For what the body uses to take its leave: a consumer that is cancelled commits and leaves its
+    group, shielded, over connections whose tasks must not be gone by then.
+    """
+    shelter = trio.CancelScope(shield=True)
+    opened: list[trio.Nursery] = []
+    ready = trio.Event()
+
+    async def host() -> None:
+        with shelter:
+            async with open_tasks() as nursery:
+                opened.append(nursery)
+                ready.set()
+                await trio.sleep_forever()
+
+    async with open_tasks() as tasks:
+        try:
+            tasks.start_soon(host)
+            # Not Nursery.start: cancelled, it would wait for a host that cannot be.
+            with trio.CancelScope(shield=True):
+                await ready.wait()
+            yield opened[0]
+        finally:
+            shelter.cancel()
 
 
 @asynccontextmanager

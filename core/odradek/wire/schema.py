@@ -91,7 +91,8 @@ class VersionRange(NamedTuple):
 def version_range(text: str) -> VersionRange:
     """Read "3+", "0-12", "4" or "none". Raises ValueError for anything else."""
     if text == "none":
-        return VersionRange(0, -1)
+        # Above every version: the hot path asks for `first` alone.
+        return VersionRange(LAST_VERSION + 1, -1)
     if text.endswith("+"):
         return VersionRange(int(text[:-1]), LAST_VERSION)
     first, dash, last = text.partition("-")

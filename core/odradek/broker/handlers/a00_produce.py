@@ -264,6 +264,8 @@ def _place(
 ) -> tuple[PartitionLog, Append]:
     """Validate and append one batch. Raises KafkaError and StorageError: nothing was appended."""
     log = hosted.log(partition.index)
+    if hosted.internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers alone write internal topics")
     if acks == ALL and hosted.settings.min_insync_replicas > 1:
         _check_insync(broker, hosted, log)
     records = partition.records

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from odradek.cluster.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from odradek.contracts.coordinator import CoordinatorError
 from odradek.errors import ErrorCode, KafkaError
 from odradek.types import PartitionKey
@@ -97,7 +98,11 @@ async def _asked(
             code = ErrorCode.LEADER_NOT_AVAILABLE
             try:
                 with trio.move_on_after(CREATION_PATIENCE):
-                    topic = await broker.create_topic(name)
+                    if name == OFFSETS_TOPIC:
+                        await broker.groups.create_topic()
+                        topic = broker.image.topics.get(name)
+                    else:
+                        topic = await broker.create_topic(name)
             except KafkaError as error:
                 # Somebody else may have been faster, which is as good.
                 topic = broker.image.topics.get(name)
@@ -150,6 +155,6 @@ def _topic(image: Image, topic: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
-        is_internal=topic.name.startswith("__"),
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
     )

@@ -1,16 +1,22 @@
-"""FindCoordinator (key 10), versions 0 to 6.
+"""FindCoordinator (key 10), versions 0 to 6: the broker to ask for a group; several from version 4.
 
-There is one broker, and it is the coordinator of every group; the answer is what clients need
-to go on (librdkafka refuses lz4 to a broker without this API). Transaction coordinators and
-share groups are not offered: COORDINATOR_NOT_AVAILABLE would make clients ask for ever, so they
-are told INVALID_REQUEST.
+It is the leader of the partition of `__consumer_offsets` that the group's id falls to. The topic is
+created when it is missing, whatever `auto_create_topics` says, and the request waits for that
+(Kafka answers COORDINATOR_NOT_AVAILABLE instead, and the client comes back). A partition that is
+offline, here or everywhere, is COORDINATOR_NOT_AVAILABLE.
+
+Left out: transaction coordinators and share groups. COORDINATOR_NOT_AVAILABLE would make clients
+ask for ever, so they are told INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from odradek.errors import ErrorCode
+from odradek.broker.guard import check_count, told
+from odradek.broker.portions import Turns
+from odradek.cluster.topics import OFFSETS_TOPIC
+from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
 from odradek.wire.api.a10_find_coordinator import (
     Coordinator,
@@ -27,10 +33,26 @@ GROUP = 0
 BATCHED_FROM = 4
 
 
-def handle(caller: Caller, request: FindCoordinatorRequest, version: int) -> Message:
+async def handle(caller: Caller, request: FindCoordinatorRequest, version: int) -> Message:
     """Name the coordinator of each key."""
     keys = request.coordinator_keys if version >= BATCHED_FROM else [request.key]
-    found = [_find(caller, key, request.key_type) for key in keys]
+    check_count(len(keys))
+    failure = None
+    if request.key_type != GROUP:
+        failure = KafkaError(
+            ErrorCode.INVALID_REQUEST, "this broker coordinates consumer groups only"
+        )
+    elif OFFSETS_TOPIC not in caller.broker.hosting.by_name:
+        try:
+            await caller.broker.groups.create_topic()
+        except KafkaError as error:
+            # Whatever it is, it may have passed when the client asks again.
+            failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, told(error))
+    found = []
+    turns = Turns()
+    for key in keys:
+        found.append(_find(caller, key, failure))
+        await turns.spend(characters=len(key))
     if version >= BATCHED_FROM:
         return FindCoordinatorResponse(coordinators=found)
     only = found[0]
@@ -43,26 +65,19 @@ def handle(caller: Caller, request: FindCoordinatorRequest, version: int) -> Mes
     )
 
 
-def _find(caller: Caller, key: str, key_type: int) -> Coordinator:
-    broker = caller.broker
-    if key_type != GROUP:
+def _find(caller: Caller, key: str, failure: KafkaError | None) -> Coordinator:
+    try:
+        if failure is not None:
+            raise failure
+        live = caller.broker.groups.coordinator_of(key)
+        endpoint = live.endpoint(caller.listener)
+        if endpoint is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    except KafkaError as error:
         return Coordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message="this broker coordinates consumer groups only",
+            key=key, node_id=-1, port=-1, error_code=error.code, error_message=told(error)
         )
-    live = broker.image.brokers.get(broker.id)
-    endpoint = live.endpoint(caller.listener) if live is not None else None
-    if endpoint is None:
-        return Coordinator(
-            key=key,
-            node_id=-1,
-            port=-1,
-            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            error_message=ErrorCode.COORDINATOR_NOT_AVAILABLE.text,
-        )
+    # Kafka's message for no error is empty, and not null.
     return Coordinator(
-        key=key, node_id=broker.id, host=endpoint.host, port=endpoint.port, error_message=None
+        key=key, node_id=live.id, host=endpoint.host, port=endpoint.port, error_message=""
     )

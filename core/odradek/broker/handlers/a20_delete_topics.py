@@ -1,11 +1,12 @@
 """DeleteTopics (key 20), versions 1 to 6; by id from version 6 on.
 
 The name is free again when this returns; the bytes are removed then or, if the broker is stopped
-in between, when it starts again.
+in between, when it starts again. `__consumer_offsets` can be deleted too, as in Kafka.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import trio
 
 from odradek.broker.guard import as_kafka_error, told
 from odradek.cluster.image import TopicImage
+from odradek.cluster.topics import OFFSETS_TOPIC
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import NULL_UUID, Message
 from odradek.wire.api.a20_delete_topics import (
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from odradek.broker.serve import Caller
 
 __all__ = ["handle"]
+
+logger = logging.getLogger(__name__)
 
 STATES_FROM = 6
 
@@ -53,6 +57,8 @@ async def _delete(broker: Broker, name: str | None, topic_id: UUID) -> Deletable
         topic = _find(broker, name, topic_id)
         async with as_kafka_error():
             await broker.delete_topic(topic)
+        if topic.name == OFFSETS_TOPIC:
+            logger.warning("topic %s was deleted: every group begins anew", topic.name)
     except KafkaError as error:
         return _failed(name, topic_id, error)
     return DeletableTopicResult(name=topic.name, topic_id=topic.id)

@@ -1,6 +1,7 @@
 """DeleteRecords (key 21), versions 0 to 2: move the log start offset (KIP-107).
 
--1 means up to the high watermark. Segments wholly below the new start are removed at once.
+-1 means up to the high watermark. Segments wholly below the new start are removed at once. An
+internal topic's records cannot be deleted, which is INVALID_TOPIC_EXCEPTION, as in Kafka.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ async def _trim(
     )
     try:
         hosted = broker.topic(topic)
+        if hosted.internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if hosted.settings.cleanup_policy == ("compact",):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "records of a compacted topic cannot be deleted"

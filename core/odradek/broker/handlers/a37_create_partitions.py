@@ -1,6 +1,8 @@
 """CreatePartitions (key 37), versions 0 to 3: give a topic more partitions (KIP-195).
 
 Only ever more: records stay where they are, so keys may move to other partitions from now on.
+`__consumer_offsets` is not grown, other than by Kafka, where groups are lost by that: each would
+be looked for in another partition than the one that its offsets are in.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.broker.guard import as_kafka_error, told
-from odradek.cluster.topics import MAX_PARTITIONS
+from odradek.cluster.topics import MAX_PARTITIONS, OFFSETS_TOPIC
 from odradek.errors import ErrorCode, KafkaError
 from odradek.wire import Message
 from odradek.wire.api.a37_create_partitions import (
@@ -61,6 +63,10 @@ async def _grow(broker: Broker, asked: CreatePartitionsTopic, validate_only: boo
     topic = broker.image.topics.get(asked.name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.name == OFFSETS_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, "groups would not be found in their partitions any more"
+        )
     more = asked.count - topic.partitions
     if more <= 0 or asked.count > MAX_PARTITIONS:
         raise KafkaError(
