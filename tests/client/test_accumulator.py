@@ -18,12 +18,25 @@ def accumulator(**settings: object) -> Accumulator:
 
 def add(to: Accumulator, count: int = 1, *, partition: TopicPartition = P0, now: float = 0.0,
         size: int = 10) -> ProducerBatch:  # fmt: skip
-    batches = [to.append(partition, 1, None, b"x" * size, (), now) for _ in range(count)]
-    return batches[-1]
+    batch = None
+    for _ in range(count):
+        queue = to.queue(partition)
+        record = (queue, 1, None, b"x" * size, ())
+        batch = to.join(*record) or to.start(*record, now)
+    assert batch is not None
+    return batch
 
 
 def take(of: Accumulator, now: float = 10.0, identity: Identity = ME) -> list[ProducerBatch]:
     return of.take([P0, P1], now, identity)[0]
+
+
+def proven(**settings: object) -> Accumulator:
+    """An accumulator of whose producer the broker has heard, in both partitions."""
+    records = accumulator(**settings)
+    for partition in (P0, P1):
+        records.queue(partition).proven = True
+    return records
 
 
 def test_batch_waits_for_its_linger_and_says_until_when() -> None:
@@ -41,7 +54,7 @@ def test_full_batch_does_not_wait() -> None:
 
 
 def test_request_takes_one_batch_of_each_partition_up_to_its_size() -> None:
-    records = accumulator(max_request_bytes=2000)
+    records = proven(max_request_bytes=2000)
     first, second = add(records, 2, size=400), add(records, 2, partition=P1, size=400)
     assert take(records) == [first, second]
     add(records, 1, size=1900)
@@ -71,7 +84,7 @@ def test_sequence_numbers_are_dense_per_partition() -> None:
 
 
 def test_batch_that_comes_back_goes_first_and_alone_until_the_others_are_back() -> None:
-    records = accumulator()
+    records = proven()
     batches = []
     for _ in range(3):
         batches.append(add(records))
@@ -102,7 +115,7 @@ def test_failed_batch_leaves_a_gap_that_needs_another_identity() -> None:
 
 
 def test_batch_of_unknown_outcome_is_not_repeated_under_another_identity() -> None:
-    records = accumulator()
+    records = proven()
     failed = add(records)
     take(records)
     doubtful = add(records)
@@ -117,12 +130,52 @@ def test_batch_of_unknown_outcome_is_not_repeated_under_another_identity() -> No
 
 def test_idempotent_partition_has_at_most_five_in_flight_and_another_one() -> None:
     for idempotent, most in ((True, 5), (False, 1)):
-        records = accumulator(idempotent=idempotent)
+        records = proven(idempotent=idempotent)
         for _ in range(7):
             add(records)
             take(records)
-            records.queues[P0].seal()
+            records.seal(records.queues[P0])
         assert len(records.queues[P0].in_flight) == most
+
+
+def test_second_batch_waits_until_the_broker_knows_the_producer() -> None:
+    records = accumulator()
+    first = add(records)
+    assert take(records) == [first]
+    second = add(records)
+    assert take(records) == []  # it would be written first, should the first be refused
+    records.settle(first, base_offset=0)
+    assert take(records) == [second]
+    third = add(records)
+    assert take(records) == [third]
+
+
+def test_second_batch_waits_again_under_another_identity() -> None:
+    records = proven()
+    refused = add(records)
+    take(records)
+    records.settle(refused, error=KafkaError(ErrorCode.INVALID_RECORD))
+    add(records)
+    assert len(take(records, identity=Identity(8, 0))) == 1
+    add(records)
+    assert take(records, identity=Identity(8, 0)) == []
+
+
+def test_open_batch_holds_the_buffer_ahead_and_gives_back_what_it_did_not_need() -> None:
+    records = accumulator(batch_bytes=50_000)
+    batch = add(records, 100, size=50)
+    assert batch.size < records.buffered <= batch.size + 16 * 1024
+    records.seal_all()
+    assert records.buffered == batch.size
+
+
+def test_open_batch_is_sealed_when_the_buffer_has_no_room_for_it_to_grow() -> None:
+    records = accumulator(batch_bytes=5_000, buffer_bytes=3_000)
+    batch = add(records, 2, size=900)
+    queue = records.queues[P0]
+    assert records.join(queue, 1, None, b"x" * 2000) is None
+    assert queue.open is None
+    assert list(queue.ready) == [batch]
 
 
 def test_buffer_is_bounded_and_freed_when_batches_settle() -> None:

@@ -39,6 +39,28 @@ def test_bootstrap_urls_refuses_nothing_and_mixtures(given: str) -> None:
         bootstrap_urls(given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "127.0.0.1:99999",
+        "127.0.0.1:0",
+        "127.0.0.1:",
+        ":9",
+        "a:b",
+        "a:-1",
+        "[::1",
+        "a:1/b",
+        "tcp://:9",
+        "tcp://a:b",
+        "good:1,a:b",
+    ],
+)
+async def test_open_cluster_refuses_an_address_that_nobody_can_have(given: str) -> None:
+    with pytest.raises(ValueError, match="bootstrap address"):
+        async with open_cluster(given, NOBODY):
+            pytest.fail("it was opened")
+
+
 async def test_cluster_names_every_address_that_cannot_be_reached() -> None:
     async with open_cluster("memory://nobody,memory://no-one", NOBODY) as cluster:
         with pytest.raises(NotReachable, match=r"nobody.*no-one"):

@@ -2,6 +2,8 @@
 
 from uuid import UUID, uuid4
 
+import pytest
+
 from odradek.client.metadata import Broker, Leader, Metadata, TopicPartition
 from odradek.errors import ErrorCode
 from odradek.wire.api.a03_metadata import (
@@ -68,6 +70,32 @@ def test_metadata_forgets_a_topic_that_has_an_error() -> None:
     image = image.renewed(answer(missing), complete=False)
     assert "t" not in image.topics
     assert image.errors == {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        topic(error=ErrorCode.LEADER_NOT_AVAILABLE, indexes=()),
+        topic(indexes=()),
+        topic(indexes=(1, 2)),
+    ],
+    ids=["being created", "empty", "a hole at 0"],
+)
+def test_metadata_does_not_know_a_topic_without_partitions(
+    answered: MetadataResponseTopic,
+) -> None:
+    known = Metadata().renewed(answer(topic()), complete=False)
+    for before in (Metadata(), known):
+        image = before.renewed(answer(answered), complete=False)
+        assert image.topics == {}
+        assert image.errors == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
+
+
+def test_metadata_keeps_a_topic_some_of_whose_partitions_have_no_leader() -> None:
+    partial = topic(error=ErrorCode.LEADER_NOT_AVAILABLE, leader=-1)
+    image = Metadata().renewed(answer(partial), complete=False)
+    assert len(image.topics["t"].partitions) == 1
+    assert image.errors == {}
 
 
 def test_metadata_does_not_go_back_to_a_leader_of_an_older_epoch() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import evolve
+from tests.record.implementations import load
 
 from odradek.broker import Broker
 from odradek.client import (
@@ -15,6 +16,7 @@ from odradek.client import (
     ClientSettings,
     Cluster,
     ConsumerRecord,
+    ConsumerSettings,
     Delivery,
     DeliveryTimedOut,
     NewTopic,
@@ -29,6 +31,7 @@ from odradek.client import (
 from odradek.client.partitioner import partition_for_key
 from odradek.errors import ErrorCode, KafkaError
 from odradek.record import CompressionType
+from odradek.record.compression import compress
 
 QUICK = ClientSettings(retry_backoff=0.01, retry_backoff_max=0.05)
 
@@ -178,6 +181,113 @@ def test_producer_settings_refuse_what_cannot_be_kept() -> None:
         ProducerSettings(max_in_flight=6)
 
 
+@pytest.mark.parametrize(
+    ("settings", "given", "error", "message"),
+    [
+        (ProducerSettings, {"compression": "gzipp"}, ValueError, "none, gzip, .*not 'gzipp'"),
+        (ProducerSettings, {"compression": 9}, ValueError, "not 9"),
+        (ProducerSettings, {"compression": None}, ValueError, "not None"),
+        (ProducerSettings, {"acks": 2}, ValueError, r"^acks is one of -1, 0, 1, not 2$"),
+        (ProducerSettings, {"max_in_flight": 2.5}, TypeError, "max_in_flight is a whole number"),
+        (ProducerSettings, {"batch_bytes": 2**31}, ValueError, "batch_bytes is from 1 to"),
+        (ClientSettings, {"request_timeout": 1e9}, ValueError, "request_timeout"),
+        (ClientSettings, {"request_timeout": float("inf")}, ValueError, "request_timeout"),
+        (ConsumerSettings, {"session_timeout": 1e9}, ValueError, "session_timeout"),
+        (ConsumerSettings, {"rebalance_timeout": 1e9}, ValueError, "rebalance_timeout"),
+        (ConsumerSettings, {"max_wait": 1e9}, ValueError, "max_wait"),
+        (ConsumerSettings, {"fetch_bytes": 2**31}, ValueError, "fetch_bytes"),
+        (ConsumerSettings, {"group_protocol": "x"}, ValueError, r"^group_protocol is one of 'cl"),
+        (ConsumerSettings, {"assignors": ("x",)}, ValueError, r"^assignors is one of .* not 'x'$"),
+        (ConsumerSettings, {"auto_offset_reset": 1}, ValueError, r"^auto_offset_reset is one of"),
+    ],
+)
+def test_settings_refuse_at_once_and_in_words_what_would_fail_later(
+    settings: type, given: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        settings(**given)
+    assert "Attribute(" not in str(raised.value)
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+def test_producer_settings_take_a_codec_by_its_name(codec: CompressionType) -> None:
+    for name in (codec.name, codec.name.lower()):
+        assert ProducerSettings(compression=name).compression is codec
+
+
+async def test_producer_fails_a_batch_that_cannot_be_built_and_no_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(codec: CompressionType, data: bytes, level: int | None) -> bytes:
+        if b"bad" in bytes(data):
+            raise MemoryError("no more")
+        return compress(codec, data, level)
+
+    monkeypatch.setattr("odradek.record.builder.compress", failing)
+    await Admin(cluster).create_topic(NewTopic(name="t", partitions=2))
+    outcomes: list[BatchOutcome] = []
+    settings = ProducerSettings(compression=CompressionType.GZIP)
+    async with open_producer(cluster, settings, observer=outcomes.append) as producer:
+        bad = await producer.send("t", b"bad", partition=0)
+        good = await producer.send("t", b"good", partition=1)
+        with pytest.raises(KafkaError, match=r"INVALID_RECORD.*cannot be built.*no more"):
+            await bad.wait()
+        assert (await good.wait()).offset == 0
+        again = await producer.send("t", b"again", partition=0)
+        assert (await again.wait()).offset == 0
+        assert producer.buffered_bytes == 0
+    assert len([each for each in outcomes if each.error]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"value": "text"}, "bytes or None, not str"),
+        ({"value": bytearray(b"x")}, "bytes or None, not bytearray"),
+        ({"value": 0}, "bytes or None, not int"),
+        ({"key": "text"}, "bytes or None, not str"),
+        ({"key": bytearray(b"x")}, "bytes or None, not bytearray"),
+        ({"key": bytearray(b"x" * 300)}, "bytes or None, not bytearray"),
+        ({"key": 7}, "bytes or None, not int"),
+        ({"headers": [("name", "text")]}, "bytes or None, not str"),
+        ({"headers": [(b"name", b"x")]}, "text, not bytes"),
+        ({"timestamp": 1.5}, "'float'.*integer"),
+        ({"partition": 0.5}, "'float'.*integer"),
+        ({"partition": "0"}, "'str'.*integer"),
+    ],
+)
+@pytest.mark.parametrize("implementation", ["pure", "compiled"])
+async def test_send_refuses_at_once_what_is_of_another_type_and_goes_on(
+    cluster: Cluster,
+    wrong: dict[str, Any],
+    message: str,
+    implementation: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec = load(implementation)
+    monkeypatch.setattr("odradek.client.accumulator.BatchBuilder", codec.BatchBuilder)
+    monkeypatch.setattr("odradek.client.partitioner.murmur2", codec.murmur2)
+    arguments: dict[str, Any] = {"topic": "t", "value": b"x", **wrong}
+    async with open_producer(cluster, ProducerSettings(linger=60)) as producer:
+        with pytest.raises(TypeError, match=message):
+            await producer.send(**arguments)  # there is no open batch
+        fine = await producer.send("t", b"fine", partition=0)
+        with pytest.raises(TypeError, match=message):
+            await producer.send(**arguments)  # there is one
+        if arguments.keys() <= {"topic", "value", "key", "timestamp", "partition"}:
+            given: dict[str, Any] = {
+                f"{name}s": [arguments.pop(name)]
+                for name in ("value", "key")  # as send_many
+                if name in arguments
+            }
+            with pytest.raises(TypeError, match=message):
+                await producer.send_many(**arguments, **given)
+        await producer.flush()
+        assert (await fine.wait()).offset == 0
+        assert producer.buffered_bytes == 0
+    assert [record.value for record in await read(cluster, "t")] == [b"fine"]
+
+
 async def test_producer_waits_for_room_and_never_buffers_beyond_its_bound(
     cluster: Cluster,
 ) -> None:
@@ -271,3 +381,19 @@ async def test_producer_survives_a_topic_created_again(cluster: Cluster) -> None
         await admin.create_topic(NewTopic(name="t"))
         await (await producer.send("t", b"new")).wait()
     assert [record.value for record in await read(cluster, "t")] == [b"new"]
+
+
+async def test_producer_brings_back_the_topic_of_what_it_holds_and_no_other(
+    cluster: Cluster,
+) -> None:
+    admin = Admin(cluster)
+    settings = ProducerSettings(create_topics=True, linger=60)
+    async with open_producer(cluster, settings) as producer:
+        for name in ("t", "followed"):
+            await admin.create_topic(NewTopic(name=name))
+            await cluster.topic(name)
+        delivery = await producer.send("t", b"x")
+        await admin.delete_topics(["t", "followed"])
+        await producer.flush()
+        assert (await delivery.wait()).offset == 0
+    assert set((await cluster.renew(None)).topics) == {"t"}

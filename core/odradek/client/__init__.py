@@ -17,9 +17,14 @@ the three context managers; leaving it ends it.
 """
 
 from odradek.client.admin import Admin, ClusterInfo, CreatedTopic, LogDir, NewTopic, ReplicaInfo
-from odradek.client.cluster import Cluster, bootstrap_urls, open_cluster
+from odradek.client.bootstrap import bootstrap_urls
+from odradek.client.cluster import Cluster, open_cluster
 from odradek.client.configs import ConfigAlteration, ConfigEntry, ConfigResource, ConfigSource
 from odradek.client.consume import ConsumerRecord, FetchedBatch, Reader, Start, open_reader
+from odradek.client.consumer import Consumer, ConsumerCallback, open_consumer
+from odradek.client.consumer_health import ConsumerHealth, Lag
+from odradek.client.consumer_settings import ConsumerSettings
+from odradek.client.consumer_stream import RecordStream
 from odradek.client.errors import (
     ClientClosed,
     ClientError,
@@ -31,13 +36,30 @@ from odradek.client.errors import (
     RequestTimedOut,
     is_retriable,
 )
+from odradek.client.group_info import GroupDescription, GroupListing, GroupMember
+from odradek.client.health import BrokerHealth, ClusterHealth, ProducerHealth
+from odradek.client.membership import CommitFailed, CommittedOffset
 from odradek.client.metadata import Broker, Metadata, PartitionInfo, TopicInfo, TopicPartition
+from odradek.client.offset_reset import (
+    LogRange,
+    OffsetChange,
+    OffsetReset,
+    ResetImpossible,
+    ShiftBy,
+    ToOffset,
+    ToOffsets,
+    ToTime,
+)
 from odradek.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset, list_offsets
+from odradek.client.partitioner import Partitioner, consistent
 from odradek.client.produce import (
     BatchOutcome,
+    Deliveries,
     Delivery,
+    FailedRange,
     Producer,
     RecordMetadata,
+    RecordRange,
     open_producer,
 )
 from odradek.client.settings import ClientSettings, ProducerSettings, ReaderSettings
@@ -49,43 +71,71 @@ __all__ = [
     "Admin",
     "BatchOutcome",
     "Broker",
+    "BrokerHealth",
     "ClientClosed",
     "ClientError",
     "ClientSettings",
     "Cluster",
+    "ClusterHealth",
     "ClusterInfo",
+    "CommitFailed",
+    "CommittedOffset",
     "ConfigAlteration",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
+    "Consumer",
+    "ConsumerCallback",
+    "ConsumerHealth",
     "ConsumerRecord",
+    "ConsumerSettings",
     "CreatedTopic",
+    "Deliveries",
     "Delivery",
     "DeliveryTimedOut",
     "Disconnected",
+    "FailedRange",
     "FetchedBatch",
     "FoundOffset",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "Lag",
     "LogDir",
+    "LogRange",
     "Metadata",
     "NewTopic",
     "NotOffered",
     "NotReachable",
+    "OffsetChange",
+    "OffsetReset",
     "OutcomeUnknown",
     "PartitionInfo",
+    "Partitioner",
     "Producer",
+    "ProducerHealth",
     "ProducerSettings",
     "Reader",
     "ReaderSettings",
     "RecordMetadata",
+    "RecordRange",
+    "RecordStream",
     "ReplicaInfo",
     "RequestTimedOut",
+    "ResetImpossible",
+    "ShiftBy",
     "Start",
+    "ToOffset",
+    "ToOffsets",
+    "ToTime",
     "TopicInfo",
     "TopicPartition",
     "bootstrap_urls",
+    "consistent",
     "is_retriable",
     "list_offsets",
     "open_cluster",
+    "open_consumer",
     "open_producer",
     "open_reader",
 ]

@@ -3,155 +3,32 @@
 No I/O and no clock: `now` is an argument, in seconds of any monotonic clock. One task or many may
 call, within one trio run: nothing here awaits.
 
-A partition's records are in three places: the **open** batch, which still takes records; the
-**ready** ones, sealed and waiting to be sent, or to be sent again; and those **in flight**. A
-batch gets its sequence number when it is sent for the first time. When one comes back it returns
-to its place among the ready ones, and nothing of that partition is sent until everything else in
-flight has come back too: so retries never change the order, and an idempotent producer's sequence
-numbers stay dense.
+The buffer is charged by the step, not by the record: an open batch holds a piece of it ahead of
+its records, and its builder's `max_bytes` is that piece. So a record that fits costs a call of
+the builder and nothing else; `join` comes in when it does not. Sealing gives back what is left.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
-import trio
-
+from odradek.client.batches import Identity, PartitionQueue, ProducerBatch
 from odradek.client.errors import OutcomeUnknown
 from odradek.client.metadata import TopicPartition
 from odradek.client.settings import ProducerSettings
 from odradek.errors import ErrorCode, KafkaError, OdradekError
-from odradek.record import BatchBuilder, batch_size_bound
+from odradek.record import HEADER_SIZE, BatchBuilder, batch_size_bound
 
 __all__ = ["Accumulator", "Identity", "PartitionQueue", "ProducerBatch"]
 
 Header = tuple[str, bytes | None]
 
-
-class Identity(NamedTuple):
-    """What an idempotent producer is known by."""
-
-    producer_id: int
-    epoch: int
-
-
-class ProducerBatch:
-    """Records that are sent, acknowledged and failed together.
-
-    `outcome_unknown`: it was sent, and no answer came: it may be in the log.
-    `last_error`: why the latest attempt failed.
-    `base_offset` is -1 when the broker did not say (acks = 0, or a duplicate long past).
-    """
-
-    __slots__ = (
-        "append_time",
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "builder",
-        "created",
-        "done",
-        "error",
-        "last_error",
-        "outcome_unknown",
-        "partition",
-        "records",
-        "serial",
-        "size",
-    )
-
-    def __init__(
-        self, partition: TopicPartition, builder: BatchBuilder, created: float, serial: int
-    ) -> None:
-        self.partition = partition
-        self.builder: BatchBuilder | None = builder  # until it is settled
-        self.created = created
-        self.serial = serial
-        self.attempts = 0
-        self.outcome_unknown = False
-        self.base_sequence = -1
-        self.records = 0
-        self.size = 0
-        self.base_offset = -1
-        self.append_time = -1
-        self.error: OdradekError | None = None
-        self.last_error: OdradekError | None = None
-        self.done = trio.Event()
-
-
-class PartitionQueue:
-    """The batches of one partition."""
-
-    __slots__ = (
-        "failed",
-        "gap",
-        "identity",
-        "in_flight",
-        "next_sequence",
-        "not_before",
-        "open",
-        "partition",
-        "ready",
-    )
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.open: ProducerBatch | None = None
-        self.ready: deque[ProducerBatch] = deque()
-        self.in_flight: list[ProducerBatch] = []
-        self.failed = False
-        self.gap = False
-        self.not_before = 0.0
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is on its way."""
-        return self.open is None and not self.ready and not self.in_flight
-
-    def batches(self) -> Iterator[ProducerBatch]:
-        """Yield every batch on its way, oldest first."""
-        yield from self.in_flight
-        yield from self.ready
-        if self.open is not None:
-            yield self.open
-
-    def seal(self) -> None:
-        """End the open batch: it takes no more records and may be sent."""
-        if self.open is not None:
-            self.ready.append(self.open)
-            self.open = None
-
-    def may_send(self, limit: int) -> bool:
-        """Whether another batch may go while `limit` may be in flight, time aside."""
-        if (self.failed or self.gap) and self.in_flight:
-            return False
-        return len(self.in_flight) < limit
-
-    def put_back(self, batch: ProducerBatch) -> None:
-        """Return a batch that came back to its place among those to be sent."""
-        self.in_flight.remove(batch)
-        self.failed = True
-        place = 0
-        while place < len(self.ready) and self.ready[place].serial < batch.serial:
-            place += 1
-        self.ready.insert(place, batch)
-
-    def renumber(self) -> list[ProducerBatch]:
-        """Give up the identity: what is sent from now on counts from 0 under another one.
-
-        Only when nothing is in flight. Returns the batches that must not be sent under a new
-        identity, since they may be in the log under the old one: the caller settles them.
-        """
-        assert not self.in_flight
-        self.identity = None
-        self.gap = False
-        for batch in self.ready:
-            batch.base_sequence = -1
-        return [batch for batch in self.ready if batch.outcome_unknown]
+RECORD_OVERHEAD = batch_size_bound(None, None) - HEADER_SIZE
+"""The most bytes that a record without headers takes besides its key and value."""
+_FIRST_STEP = 2 * 1024
+_STEP = 16 * 1024
+"""What a batch is charged at once. In so many bytes of small records the task that sends yields
+once, and a partition holds at most so much of the buffer without a use."""
 
 
 class Accumulator:
@@ -163,85 +40,170 @@ class Accumulator:
         self.active: dict[TopicPartition, PartitionQueue] = {}
         """The queues that are not empty: the only ones that need looking at."""
         self.buffered = 0
-        """Bytes of records accepted and not settled yet."""
+        """Bytes held by records that are not settled yet, and ahead for records to come."""
         self.identity_spent = False
         """Whether a partition waits for an identity other than the one `take` was given last."""
+        self.largest = min(settings.batch_bytes, settings.max_request_bytes)
+        """Bytes of a batch, unless a single record needs more."""
         self._serial = 0
         self._limit = settings.max_in_flight if settings.idempotent else 1
 
+    def queue(self, partition: TopicPartition) -> PartitionQueue:
+        """Return the partition's queue; it is there from now on."""
+        found = self.queues.get(partition)
+        if found is None:
+            found = self.queues[partition] = PartitionQueue(partition)
+        return found
+
     def has_room(self, size: int) -> bool:
-        """Whether a record of `size` bytes may be taken; one always may."""
+        """Whether `size` more bytes may be buffered; into an empty buffer they always may."""
         return self.buffered == 0 or self.buffered + size <= self.settings.buffer_bytes
 
-    def append(
+    # Records in
+
+    def join(
         self,
-        partition: TopicPartition,
+        queue: PartitionQueue,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+    ) -> ProducerBatch | None:
+        """Add a record to the open batch and return that.
+
+        None: there is no open batch (any more). It was sealed, because it is full or because the
+        buffer has no room for it to grow.
+        """
+        batch = queue.open
+        if batch is None:
+            return None
+        builder = batch.builder
+        assert builder is not None
+        if builder.append(timestamp, key, value, headers):
+            return batch
+        if batch.charged < batch.limit:
+            needed = builder.size + batch_size_bound(key, value, headers) - HEADER_SIZE
+            step = max(needed, batch.charged + _STEP)
+            grown = self._charge(batch, step) or self._charge(batch, needed)
+            if grown and builder.append(timestamp, key, value, headers):
+                return batch
+        self.seal(queue)
+        return None
+
+    def start(
+        self,
+        queue: PartitionQueue,
         timestamp: int,
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header],
         now: float,
-    ) -> ProducerBatch:
-        """Add a record to the partition's open batch, or to a new one, and return that.
+    ) -> ProducerBatch | None:
+        """Add a record to a new batch and return that; None while the buffer has no room.
 
-        Raises KafkaError MESSAGE_TOO_LARGE for a record that no request may carry.
+        Only where there is no open batch. Raises KafkaError MESSAGE_TOO_LARGE for a record that
+        no request may carry.
         """
-        queue = self.queues.get(partition)
-        if queue is None:
-            queue = self.queues[partition] = PartitionQueue(partition)
-        batch = queue.open
-        builder = None if batch is None else batch.builder
-        if builder is not None and not builder.append(timestamp, key, value, headers):
-            queue.seal()
-            builder = None
-        if batch is None or builder is None:
-            builder = self._builder(key, value, headers)
-            if not builder.append(timestamp, key, value, headers):
-                raise AssertionError("a batch made to measure has no room")
-            batch = queue.open = ProducerBatch(partition, builder, now, self._serial)
-            self._serial += 1
-            self.active[partition] = queue
-        grown = builder.size - batch.size
-        batch.size += grown
-        self.buffered += grown
-        batch.records += 1
+        assert queue.open is None
+        needed = batch_size_bound(key, value, headers)
+        limit = self.largest
+        if needed > limit:
+            self.check_size(needed)
+            limit = max(needed, limit)
+        wanted = min(max(needed, _FIRST_STEP), limit)
+        size = wanted if self.has_room(wanted) else needed
+        if not self.has_room(size):
+            return None
+        builder = BatchBuilder(size, compression=self.settings.compression)
+        if not builder.append(timestamp, key, value, headers):
+            raise AssertionError("a batch made to measure has no room")
+        batch = self._open(queue, builder, limit, now)
+        batch.charged = size
+        self.buffered += size
         return batch
 
-    def goes_on(self, partition: TopicPartition, size: int) -> bool:
-        """Whether a record of about `size` bytes would join others in an open batch.
+    def extend(
+        self,
+        queue: PartitionQueue,
+        timestamp: int,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        start: int,
+        now: float,
+    ) -> tuple[ProducerBatch, int, int]:
+        """Add records from `start` on to one batch, the open one or a new one, as many as fit.
 
-        If not, a full one is sealed: whoever may choose another partition does so now.
+        Return the batch, how many records it had before, and how many it took: at least one. The
+        caller has seen that there is room for all, and that none is too large. A batch that takes
+        no more is sealed.
         """
-        queue = self.queues.get(partition)
-        if queue is None or queue.open is None:
-            return False
-        builder = queue.open.builder
-        if builder is not None and builder.size + size <= builder.max_bytes:
-            return True
-        queue.seal()
-        return False
+        while True:
+            batch = queue.open
+            if batch is None:
+                limit = self.largest
+                needed = batch_size_bound(keys[start] if keys else None, values[start])
+                builder = BatchBuilder(max(limit, needed), compression=self.settings.compression)
+                batch = self._open(queue, builder, max(limit, needed), now)
+            opened = batch.builder
+            assert opened is not None
+            before = len(opened)
+            opened.max_bytes = batch.limit
+            taken = opened.extend(timestamp, values, keys, start)
+            assert before + taken, "a batch made to measure has no room"
+            self.buffered += opened.size - batch.charged
+            batch.charged = opened.max_bytes = opened.size
+            if start + taken < len(values):
+                self.seal(queue)
+            if taken:
+                return batch, before, taken
 
-    def _builder(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[Header]
-    ) -> BatchBuilder:
-        largest = min(self.settings.batch_bytes, self.settings.max_request_bytes)
-        plain = len(key or b"") + len(value or b"")
-        if headers or plain + 256 > largest:
-            needed = batch_size_bound(key, value, headers)
-            if needed > self.settings.max_request_bytes:
-                raise KafkaError(
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a record of {needed} bytes, and a request may have "
-                    f"{self.settings.max_request_bytes}",
-                )
-            largest = max(largest, needed)
-        return BatchBuilder(largest, compression=self.settings.compression)
+    def check_size(self, needed: int) -> None:
+        """Raise KafkaError MESSAGE_TOO_LARGE when `needed` bytes do not fit into a request."""
+        largest = self.settings.max_request_bytes
+        if needed > largest:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {needed} bytes, and a request may have {largest}",
+            )
+
+    def _open(
+        self, queue: PartitionQueue, builder: BatchBuilder, limit: int, now: float
+    ) -> ProducerBatch:
+        batch = queue.open = ProducerBatch(queue.partition, builder, now, self._serial, limit)
+        self._serial += 1
+        self.active[queue.partition] = queue
+        return batch
+
+    def _charge(self, batch: ProducerBatch, size: int) -> bool:
+        """Let the batch grow to `size`, within its limit, if the buffer has room."""
+        size = min(size, batch.limit)
+        more = size - batch.charged
+        if more > 0 and not self.has_room(more):
+            return False
+        self.buffered += more
+        batch.charged = size
+        assert batch.builder is not None
+        batch.builder.max_bytes = size
+        return True
+
+    def seal(self, queue: PartitionQueue) -> None:
+        """End the open batch, if there is one: it takes no more records and may be sent."""
+        batch = queue.open
+        if batch is not None:
+            queue.open = None
+            size = batch.size
+            self.buffered -= batch.charged - size
+            batch.charged = size
+            queue.sealed_bytes += size
+            queue.ready.append(batch)
 
     def seal_all(self) -> list[ProducerBatch]:
         """Seal every open batch; return all that is on its way."""
         for queue in self.active.values():
-            queue.seal()
+            self.seal(queue)
         return [batch for queue in self.active.values() for batch in queue.batches()]
+
+    # Batches out
 
     def take(
         self, partitions: Collection[TopicPartition], now: float, identity: Identity | None
@@ -267,7 +229,7 @@ class Accumulator:
                 if due > now:
                     again = min(again, due)
                     continue
-                queue.seal()
+                self.seal(queue)
             if not queue.ready:
                 continue
             if queue.gap:
@@ -340,21 +302,24 @@ class Accumulator:
             queue.open = None
         if queue.empty:
             self.active.pop(batch.partition, None)
-        self.buffered -= batch.size
-        batch.base_offset = base_offset
-        batch.append_time = append_time
-        batch.error = error
-        batch.builder = None
-        if error is not None and batch.base_sequence >= 0:
-            queue.gap = True
-        batch.done.set()
+        self.buffered -= batch.charged
+        batch.charged = 0
+        if batch.base_sequence >= 0:
+            queue.gap |= error is not None
+            queue.proven |= error is None
+        batch.settled(base_offset, append_time, error)
 
     def overdue(self, now: float) -> list[ProducerBatch]:
-        """Return the batches, not in flight, whose delivery timeout is over."""
+        """Return the batches whose delivery timeout is over, wherever they are."""
         oldest = now - self.settings.delivery_timeout
         return [
             batch
             for queue in self.active.values()
-            for batch in (*queue.ready, *((queue.open,) if queue.open else ()))
+            for batch in queue.batches()
             if batch.created <= oldest
         ]
+
+    def next_overdue(self) -> float:
+        """Return when the delivery timeout of the oldest record ends; infinite without any."""
+        oldest = min((queue.oldest() for queue in self.active.values()), default=float("inf"))
+        return oldest + self.settings.delivery_timeout

@@ -1,4 +1,4 @@
-"""Administration: topics, partitions, records, settings, log directories, the cluster itself.
+"""Administration: topics, partitions, records, settings, log directories, groups, the cluster.
 
 Requests about several things answer for each: the result maps its name to what became of it, a
 value or the `KafkaError`. An exception means that nothing is known of any of them.
@@ -13,9 +13,9 @@ from uuid import UUID
 
 from attrs import frozen
 
-from odradek.client.cluster import Cluster
 from odradek.client.configs import Configs
 from odradek.client.errors import Disconnected, error_of, is_retriable, raise_for
+from odradek.client.group_admin import GroupAdmin
 from odradek.client.metadata import Broker, TopicInfo, TopicPartition
 from odradek.errors import ErrorCode, KafkaError, OdradekError
 from odradek.wire import Message
@@ -118,18 +118,14 @@ class ClusterInfo:
     brokers: tuple[Broker, ...]
 
 
-class Admin:
-    """Administrative requests; holds no state but the cluster's.
+class Admin(GroupAdmin):
+    """Administrative requests; holds no state but the cluster's. Groups: see `GroupAdmin`.
 
     `timeout`, in seconds, bounds each operation with its retries; what the broker is asked to
     finish within is the same. Retriable errors of an operation as a whole are retried, those
     of a single item are in the result. Every method raises NotReachable, Disconnected,
     NotOffered, and KafkaError for a refusal as a whole.
     """
-
-    def __init__(self, cluster: Cluster, *, timeout: float = 30.0) -> None:
-        self.cluster = cluster
-        self.timeout = timeout
 
     @property
     def configs(self) -> Configs:

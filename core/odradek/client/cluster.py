@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from random import Random
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -11,77 +19,24 @@ from urllib.parse import urlsplit
 import trio
 
 from odradek.client.backoff import Backoff
+from odradek.client.bootstrap import bootstrap_urls
 from odradek.client.connection import BrokerConnection
-from odradek.client.errors import (
-    ClientClosed,
-    Disconnected,
-    NotReachable,
-    is_retriable,
-    raise_for,
-)
-from odradek.client.metadata import Leader, Metadata, TopicInfo, TopicPartition
+from odradek.client.coordinators import Coordinators
+from odradek.client.errors import Disconnected, NotReachable, is_retriable, is_stale, raise_for
+from odradek.client.health import ClusterHealth
+from odradek.client.metadata import Broker, Leader, Metadata, TopicInfo, TopicPartition
+from odradek.client.pool import ConnectionPool
 from odradek.client.settings import ClientSettings
-from odradek.contracts.background import open_tasks
-from odradek.contracts.transport import Transport, TransportError
+from odradek.contracts.background import open_lasting_tasks
+from odradek.contracts.transport import Transport
 from odradek.errors import ErrorCode, KafkaError, OdradekError
 from odradek.wire import Message
 from odradek.wire.api.a03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["Cluster", "bootstrap_urls", "open_cluster"]
+__all__ = ["Cluster", "cluster_from", "open_cluster"]
 
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT", bound=Message)
-
-DEFAULT_PORT = 9092
-
-# Answers that say the image is wrong: whoever gets one asks for a newer image and tries again.
-_STALE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-
-
-def is_stale(error: BaseException) -> bool:
-    """Whether `error` is a reason to fetch metadata before trying again."""
-    if isinstance(error, KafkaError):
-        return error.code in _STALE
-    return isinstance(error, Disconnected | NotReachable)
-
-
-def bootstrap_urls(bootstrap: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the URLs of a bootstrap list: "host", "host:port" or "scheme://..." each.
-
-    A string may name several, separated by commas. All have one scheme, by which the brokers'
-    advertised addresses are reached too. Raises ValueError.
-    """
-    items = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
-    urls = []
-    for item in (item.strip() for item in items):
-        if not item:
-            continue
-        if "://" in item:
-            urls.append(item)
-            continue
-        host = f"[{item}]" if item.count(":") > 1 and not item.startswith("[") else item
-        port = "" if ":" in host.rpartition("]")[2] else f":{DEFAULT_PORT}"
-        urls.append(f"tcp://{host}{port}")
-    if not urls:
-        raise ValueError("no bootstrap address was given; for example 127.0.0.1:9092")
-    schemes = {urlsplit(url).scheme for url in urls}
-    if len(schemes) > 1:
-        raise ValueError(f"bootstrap addresses of several transports: {', '.join(sorted(schemes))}")
-    return tuple(urls)
 
 
 @asynccontextmanager
@@ -107,13 +62,33 @@ async def open_cluster(
             factory = load().transport(urlsplit(urls[0]).scheme)
             opening = factory.open(urls[0], factory.settings())
             transport = await stack.enter_async_context(opening)
-        async with open_tasks() as nursery:
+        async with open_lasting_tasks() as nursery:
             cluster = Cluster(urls, settings or ClientSettings(), transport, nursery)
             nursery.start_soon(cluster._renew_by_age)
             try:
                 yield cluster
             finally:
-                cluster._closed = True
+                cluster._pool.closed = True
+
+
+@asynccontextmanager
+async def cluster_from(
+    cluster: Cluster | str | Iterable[str],
+    settings: ClientSettings | None = None,
+    transport: Transport | None = None,
+) -> AsyncIterator[Cluster]:
+    """Give `cluster` as it is, or open one by its bootstrap addresses, and close that.
+
+    For what may be opened either way. Raises as `open_cluster`; TypeError for settings that come
+    with a cluster, which has its own.
+    """
+    if isinstance(cluster, Cluster):
+        if settings is not None or transport is not None:
+            raise TypeError("an open cluster has its settings and its transport already")
+        yield cluster
+    else:
+        async with open_cluster(cluster, settings, transport=transport) as opened:
+            yield opened
 
 
 class Cluster:
@@ -133,14 +108,21 @@ class Cluster:
         self.metadata = Metadata()
         self._bootstrap = bootstrap
         self._scheme = urlsplit(bootstrap[0]).scheme
-        self._transport = transport
-        self._nursery = nursery
+        self._pool = ConnectionPool(settings, transport, nursery)
         self._random = Random()
-        self._connections: dict[tuple[str, str], BrokerConnection] = {}
-        self._dialling: dict[tuple[str, str], trio.Lock] = {}
         self._renewing = trio.Lock()
+        self._renewed_at: float | None = None
+        self._renewal_error: OdradekError | None = None
         self._of_interest: set[str] = set()
-        self._closed = False
+        self._followers: dict[object, Callable[[], Iterable[str]]] = {}
+        self._coordinators = Coordinators(self.any_connection)
+        self.image_changed = trio.Event()
+        """Set, and replaced, whenever `metadata` is."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has left it."""
+        return self._pool.closed
 
     def backoff(self) -> Backoff:
         """Return a back-off after the settings."""
@@ -158,52 +140,53 @@ class Cluster:
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             raise NotReachable(f"broker {node_id} is not in the cluster's metadata")
-        return await self._connect(broker.url(self._scheme), purpose)
+        return await self.connection_to(broker, purpose)
+
+    async def connection_to(self, broker: Broker, purpose: str = "") -> BrokerConnection:
+        """Return a live connection to a broker that an answer named, whether or not metadata
+        knows it. As `connection` otherwise."""
+        return await self._pool.connect(broker.url(self._scheme), purpose)
+
+    def disconnect(self, purpose: str) -> None:
+        """End the connections of a purpose that nobody has any more; unanswered calls on them
+        raise ClientClosed. Not for the purpose "", which everybody shares."""
+        self._pool.disconnect(purpose)
 
     async def any_connection(self) -> BrokerConnection:
         """Return a connection to whichever broker can be reached; live ones come first.
 
         Raises NotReachable when every address known failed, with the cause of each.
         """
-        live = [
-            connection
-            for (_, purpose), connection in self._connections.items()
-            if connection.alive and not purpose
-        ]
-        if live:
-            return min(live, key=lambda connection: connection.unanswered)
+        live = min(self._pool.live(), key=lambda each: each.unanswered, default=None)
+        if live is not None:
+            return live
         known = [broker.url(self._scheme) for broker in self.metadata.brokers.values()]
         self._random.shuffle(known)
         causes: dict[str, str] = {}
         for url in (*known, *self._bootstrap):
             if url not in causes:
                 try:
-                    return await self._connect(url, "")
+                    return await self._pool.connect(url)
                 except (NotReachable, Disconnected, KafkaError) as error:
                     causes[url] = str(error)
         raise NotReachable("; ".join(causes.values()))
 
-    async def _connect(self, url: str, purpose: str) -> BrokerConnection:
-        key = url, purpose
-        lock = self._dialling.setdefault(key, trio.Lock())
-        async with lock:
-            known = self._connections.get(key)
-            if known is not None and known.alive:
-                return known
-            if self._closed:
-                raise ClientClosed("the client is closed")
-            timeout = self.settings.connect_timeout
-            with trio.move_on_after(timeout):
-                try:
-                    stream = await self._transport.connect(url)
-                except TransportError as error:
-                    text = str(error)
-                    raise NotReachable(text if url in text else f"{url}: {text}") from error
-                connection = BrokerConnection(stream, self.settings)
-                await self._nursery.start(connection.run)
-                self._connections[key] = connection
-                return connection
-            raise NotReachable(f"{url}: no connection within {timeout:g} s")
+    @property
+    def connected(self) -> bool:
+        """Whether any broker is connected."""
+        return self._pool.connected
+
+    @property
+    def health(self) -> ClusterHealth:
+        """The state of every broker and of the metadata, now."""
+        brokers = self.metadata.brokers.values()
+        nodes = {broker.url(self._scheme): broker.node_id for broker in brokers}
+        age = None if self._renewed_at is None else trio.current_time() - self._renewed_at
+        return ClusterHealth(
+            brokers=self._pool.health(nodes, self._bootstrap),
+            metadata_age=age,
+            metadata_error=self._renewal_error,
+        )
 
     # Requests
 
@@ -265,11 +248,11 @@ class Cluster:
         newer_than: int | None = None,
         create: bool = False,
     ) -> Metadata:
-        """Fetch metadata of `topics` (None: all), and of those asked for before; return the image.
+        """Fetch metadata of `topics` (None: all), and of those that are followed; return the image.
 
         Concurrent callers share an answer: nothing is fetched when the image is newer than the
-        generation `newer_than` already. `create` asks the broker to create unknown topics, where
-        it is configured to.
+        generation `newer_than` already. `create` asks the broker to create those of `topics` that
+        are unknown, where it is configured to; others that are followed are not brought back.
 
         Raises NotReachable, Disconnected, NotOffered, and KafkaError for an answer that refuses
         as a whole. What is wrong with a single topic is in `Metadata.errors`.
@@ -277,26 +260,44 @@ class Cluster:
         async with self._renewing:
             if newer_than is not None and self.metadata.generation > newer_than:
                 return self.metadata
-            names = None if topics is None else {*topics, *self._of_interest}
-            request = MetadataRequest(
-                topics=None
-                if names is None
-                else [MetadataRequestTopic(name=name) for name in sorted(names)],
-                allow_auto_topic_creation=create,
-            )
+            names = None if topics is None else {*topics, *self._topics_of_interest()}
+            image = await self._fetch(names)
+            if create and topics:
+                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                missing = {name for name in topics if image.errors.get(name) == unknown}
+                if missing:
+                    image = await self._fetch(missing, create=True)
+            return image
+
+    async def _fetch(self, names: Collection[str] | None, *, create: bool = False) -> Metadata:
+        request = MetadataRequest(
+            topics=None
+            if names is None
+            else [MetadataRequestTopic(name=name) for name in sorted(names)],
+            allow_auto_topic_creation=create,
+        )
+        try:
             answer = await self.call(request, MetadataResponse)
             raise_for(answer.error_code)
-            self.metadata = self.metadata.renewed(answer, complete=names is None)
-            return self.metadata
+        except OdradekError as error:
+            self._renewal_error = error
+            raise
+        self.metadata = self.metadata.renewed(answer, complete=names is None)
+        self._renewed_at = trio.current_time()
+        self._renewal_error = None
+        self.image_changed.set()
+        self.image_changed = trio.Event()
+        return self.metadata
 
     async def topic(
         self, name: str, *, timeout: float | None = None, create: bool = False
     ) -> TopicInfo:
-        """Return a topic, which stays in metadata from now on; waits until it is known.
+        """Return a topic, which stays in metadata from now on; waits until it is known, and its
+        partitions with it.
 
-        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, ...) when the
-        cluster does not have it within `timeout` seconds, which 0 makes a single look; and
-        NotReachable, Disconnected.
+        Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE while it is being
+        created, INVALID_TOPIC_EXCEPTION, ...) when the cluster does not have it within `timeout`
+        seconds, which 0 makes a single look; and NotReachable, Disconnected.
         """
 
         async def look() -> TopicInfo:
@@ -318,6 +319,22 @@ class Cluster:
     def forget(self, name: str) -> None:
         """Let go of a topic that `topic` made this cluster follow."""
         self._of_interest.discard(name)
+
+    @contextmanager
+    def following(self, topics: Callable[[], Iterable[str]]) -> Iterator[None]:
+        """Have every renewal fetch the topics that `topics` returns then, as long as this is open.
+
+        For those whose topics come and go; several may follow the same ones.
+        """
+        follower = object()
+        self._followers[follower] = topics
+        try:
+            yield
+        finally:
+            del self._followers[follower]
+
+    def _topics_of_interest(self) -> set[str]:
+        return self._of_interest.union(*(topics() for topics in self._followers.values()))
 
     async def leader(self, partition: TopicPartition) -> Leader:
         """Return a partition's leader from the image, renewing it when it has none.
@@ -350,6 +367,75 @@ class Cluster:
             groups.setdefault(leader.node_id, []).append(partition)
         return groups
 
+    # Coordinators of groups
+
+    async def coordinator_of(self, group_id: str, *, timeout: float | None = None) -> Broker:
+        """Return the broker that coordinates a group: remembered, or asked of the cluster.
+
+        Repeats the question for `timeout` seconds (request_timeout by default), since brokers
+        say COORDINATOR_NOT_AVAILABLE while they create or move what groups are kept in. Raises
+        KafkaError (COORDINATOR_NOT_AVAILABLE, GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID),
+        NotReachable, Disconnected, NotOffered.
+        """
+
+        async def find() -> Broker:
+            found = (await self._coordinators.find((group_id,)))[group_id]
+            if isinstance(found, KafkaError):
+                raise found
+            return found
+
+        timeout = self.settings.request_timeout if timeout is None else timeout
+        return await self.retrying(find, timeout=timeout)
+
+    async def coordinators_of(
+        self, group_ids: Collection[str]
+    ) -> Mapping[str, Broker | KafkaError]:
+        """Return the coordinators of many groups by one request, where the broker takes that; a
+        group without one has the error instead. One attempt: nothing is repeated. Raises
+        NotReachable, Disconnected, NotOffered."""
+        return await self._coordinators.find(group_ids)
+
+    def forget_coordinator(self, group_id: str) -> None:
+        """Ask for the group's coordinator again the next time.
+
+        For errors (NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE) deep in an answer;
+        `call_coordinator` sees those at its top, and lost connections, by itself.
+        """
+        self._coordinators.forget(group_id)
+
+    async def call_coordinator(
+        self,
+        group_id: str,
+        request: Message,
+        response: type[ResponseT],
+        *,
+        timeout: float | None = None,
+        purpose: str = "group",
+    ) -> ResponseT:
+        """Send `request` to the group's coordinator; return the answer, whatever its error codes.
+
+        `timeout` in seconds, request_timeout by default, is for finding the coordinator and for
+        its answer, together. Members of groups take a `purpose` of their own each, and
+        `disconnect` it in the end: brokers answer a connection's requests in order, and hold
+        JoinGroup back until every member has joined; two of them on one connection would wait
+        for one another. The request is sent once, and repeated by whoever knows that it may be.
+
+        Raises as `coordinator_of` and `BrokerConnection.call` do. Cancelled: the coordinator may
+        have acted on the request.
+        """
+        timeout = self.settings.request_timeout if timeout is None else timeout
+        deadline = trio.current_time() + timeout
+        broker = await self.coordinator_of(group_id, timeout=timeout)
+        try:
+            connection = await self.connection_to(broker, purpose)
+            left = max(deadline - trio.current_time(), 0.0)
+            answer = await connection.call(request, response, timeout=left)
+        except (Disconnected, NotReachable):
+            self._coordinators.forget_broker(broker.node_id)
+            raise
+        self._coordinators.heed(group_id, getattr(answer, "error_code", 0))
+        return answer
+
     async def _renew_by_age(self) -> None:
         """Renew metadata that grew old, so that new partitions and brokers are seen."""
         backoff = self.backoff()
@@ -358,7 +444,7 @@ class Cluster:
             generation = self.metadata.generation
             await trio.sleep(wait)
             wait = self.settings.metadata_max_age
-            if not self._of_interest or self.metadata.generation > generation:
+            if not self._topics_of_interest() or self.metadata.generation > generation:
                 continue
             try:
                 await self.renew()

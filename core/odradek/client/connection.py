@@ -127,6 +127,8 @@ class BrokerConnection:
         self._leaving: list[Pending[Any]] = []  # being written, and without an answer to come
         self._unanswered: deque[Pending[Any]] = deque()
         self._failure: ClientError | None = None
+        self.started_at = trio.current_time()
+        self.ended_at = float("inf")
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -137,6 +139,11 @@ class BrokerConnection:
     def alive(self) -> bool:
         """Whether requests can be made; once False it stays so."""
         return self._failure is None
+
+    @property
+    def failure(self) -> ClientError | None:
+        """Why it ended; None while it is alive."""
+        return self._failure
 
     @property
     def peer(self) -> str:
@@ -279,6 +286,7 @@ class BrokerConnection:
         if self._failure is not None:
             return
         self._failure = failure
+        self.ended_at = trio.current_time()
         for call in (*self._leaving, *self._unanswered, *self._outbox):
             call.error = failure
             call.done.set()

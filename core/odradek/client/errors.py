@@ -17,8 +17,27 @@ __all__ = [
     "OutcomeUnknown",
     "RequestTimedOut",
     "is_retriable",
+    "is_stale",
     "raise_for",
 ]
+
+
+# Answers that say the image is wrong: whoever gets one asks for a newer image and tries again.
+_STALE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
 
 
 class ClientError(OdradekError):
@@ -80,6 +99,13 @@ def is_retriable(error: BaseException) -> bool:
     """Whether the same request may succeed later without a change, outcome aside."""
     if isinstance(error, KafkaError):
         return error.retriable
+    return isinstance(error, Disconnected | NotReachable)
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether `error` is a reason to fetch metadata before trying again."""
+    if isinstance(error, KafkaError):
+        return error.code in _STALE
     return isinstance(error, Disconnected | NotReachable)
 
 

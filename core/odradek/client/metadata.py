@@ -76,7 +76,9 @@ class TopicInfo:
 class Metadata:
     """An image of the cluster.
 
-    `errors` holds the topics that were asked for and that the cluster would not describe.
+    `errors` holds the topics that were asked for and that the cluster would not describe. A topic
+    in `topics` has at least one partition: one of which no partition is known yet, as while it is
+    being created, is in `errors` under LEADER_NOT_AVAILABLE.
     `generation` grows with each renewal: who finds the image wrong asks for a newer one.
     """
 
@@ -112,8 +114,13 @@ class Metadata:
             if answer.error_code and answer.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 topics.pop(name, None)
                 errors[name] = ErrorCode.of(answer.error_code)
+                continue
+            topic = _topic(name, answer, self.topics.get(name))
+            if topic.partitions:
+                topics[name] = topic
             else:
-                topics[name] = _topic(name, answer, self.topics.get(name))
+                topics.pop(name, None)
+                errors[name] = ErrorCode.LEADER_NOT_AVAILABLE
         return evolve(
             self,
             generation=self.generation + 1,
