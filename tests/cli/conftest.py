@@ -127,3 +127,10 @@ def odradek(run: Run, address: str) -> Run:
         return run(*arguments, stdin=stdin, env={"ODRADEK_BOOTSTRAP": address})
 
     return odradek
+
+
+@pytest.fixture
+def here(run_here: Run, address: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process; it finds the module's broker."""
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", address)
+    return run_here

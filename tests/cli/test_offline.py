@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import odradek.record
 from odradek.cli.app import COMMANDS
 from odradek.cli.exits import ExitCode
 
@@ -50,10 +51,20 @@ def test_config_reference_explains_what_is_asked_for(run_here: Run) -> None:
 
 
 def test_plugins_lists_what_each_serves(run_here: Run) -> None:
-    rows = json.loads(run_here("plugins", "--format", "json").stdout)
+    rows = json.loads(run_here("plugins", "--format", "json").stdout)["plugins"]
     found = {row["plugin"]: row for row in rows}
     assert found["memory"]["storage"] == ["memory"]
     assert found["embedded"]["coordinator"] == ["embedded"]
+
+
+def test_plugins_and_version_say_which_codec_is_in_force(run_here: Run) -> None:
+    said = json.loads(run_here("plugins", "--format", "json").stdout)["record_codec"]
+    assert said["accelerated"] is odradek.record.accelerated
+    assert said["implementation"] == odradek.record.implementation()
+    text = run_here("plugins").stdout.decode()
+    assert f"record codec: {said['implementation']}" in text.splitlines()
+    versions = json.loads(run_here("version", "--format", "json").stdout)
+    assert versions["record codec"] == said["implementation"]
 
 
 @pytest.mark.parametrize("command", ["verify", "dump"])

@@ -16,6 +16,10 @@ __all__ = ["LazyGroup", "cli", "run"]
 COMMANDS = {
     "serve": ("odradek.cli.serve:serve", "Run a broker."),
     "topics": ("odradek.cli.topics:topics", "List, create, describe, alter, delete topics."),
+    "groups": (
+        "odradek.cli.groups:groups",
+        "List, describe, reset, delete consumer groups; their offsets.",
+    ),
     "produce": ("odradek.cli.produce:produce", "Send records from a file or standard input."),
     "consume": ("odradek.cli.consume:consume", "Read records of a topic."),
     "log": ("odradek.cli.log:log", "Look into a storage without a broker: dump, verify, repair."),

@@ -72,6 +72,7 @@ def show_(file: str | None, form: str, **options: Any) -> None:
         "storage": {"url": found.storage.url, **_values(parts.storage.settings)},
         "coordinator": {"url": found.coordinator.url, **_values(parts.coordinator.settings)},
         "limits": _values(found.limits),
+        "groups": _values(found.groups),
         "topics": {name: each.text(found.topics) for name, each in topic_settings().items()},
     }
     if form == "json":
@@ -121,6 +122,7 @@ _COLUMNS = (
 def _reference() -> list[dict[str, Any]]:
     from odradek.config import (
         BrokerSettings,
+        GroupsSettings,
         Limits,
         ListenerSettings,
         PartSettings,
@@ -152,6 +154,7 @@ def _reference() -> list[dict[str, Any]]:
             section = "listeners" if kind == "transport" else kind
             add(f"{section}({scheme}:)", settings)
     add("limits", settings_of(Limits))
+    add("groups", settings_of(GroupsSettings))
     rows += [
         {
             "setting": f"topics.{topic.name}",

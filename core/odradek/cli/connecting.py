@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from odradek.client import Cluster
     from odradek.errors import KafkaError
 
-__all__ = ["TopicName", "bootstrap_options", "encodable", "outcome", "with_cluster"]
+__all__ = [
+    "TopicName",
+    "bootstrap_options",
+    "conclude",
+    "encodable",
+    "outcome",
+    "with_cluster",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,16 +106,39 @@ def outcome(errors: dict[str, KafkaError | None], done: str) -> int:
     """
     from odradek.cli.app import report
     from odradek.cli.exits import explain
-    from odradek.cli.text import shown
+    from odradek.cli.text import escape, shown
 
     failed = 0
     for name, error in errors.items():
         if error is None:
-            click.echo(f"{done} {name}")
+            click.echo(f"{done} {escape(name)}")
         else:
             failed += 1
             explained = explain(error)
-            report(f"{name}: {shown(str(error))}", explained[1] if explained else "")
+            report(f"{escape(name)}: {shown(str(error))}", explained[1] if explained else "")
     if not failed:
         return ExitCode.OK
     return ExitCode.FAILED if failed == len(errors) else ExitCode.PARTLY_FAILED
+
+
+def conclude(errors: dict[str, KafkaError | None], done: str, form: str) -> int:
+    """Report what became of each, as `outcome` does; as JSON: `name`, `done`, `error` of each."""
+    if form != "json":
+        return outcome(errors, done)
+    from odradek.cli.tables import show_json
+
+    show_json(
+        [
+            {
+                "name": name,
+                "done": error is None,
+                "error": None if error is None else error.code.name,
+            }
+            for name, error in errors.items()
+        ]
+    )
+    failed = {name: error for name, error in errors.items() if error is not None}
+    if not failed:
+        return ExitCode.OK
+    code = outcome({**failed}, done)
+    return code if len(failed) == len(errors) else ExitCode.PARTLY_FAILED

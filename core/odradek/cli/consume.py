@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from odradek.cli.connecting import TopicName, bootstrap_options, with_cluster
-from odradek.cli.exits import ExitCode
+from odradek.cli.exits import CommandFailed, ExitCode
 from odradek.cli.formats import compile_format
+from odradek.cli.group_choice import GroupId
 from odradek.cli.times import StartType
 
 if TYPE_CHECKING:
-    from odradek.client import Cluster, TopicPartition
+    from odradek.client import Cluster, ConsumerRecord, TopicPartition
 
-__all__ = ["consume"]
+__all__ = ["Output", "consume"]
+
+_LAST_WORDS = 0.25
+"""Seconds for what is being written when the command is stopped."""
+
+ASSIGNORS = ("cooperative-sticky", "sticky", "range", "roundrobin")
+"""Those of odradek.group.assignors, which need not be imported to say so."""
 
 
 @click.command()
@@ -29,7 +36,8 @@ __all__ = ["consume"]
     default="earliest",
     show_default=True,
     metavar="earliest|latest|OFFSET|TIME",
-    help="Where to begin. A time is 2026-01-31T12:00, -10m (ago) or @ms since 1970.",
+    help="Where to begin; with --group, where the group has no offset yet. "
+    "A time is 2026-01-31T12:00, -10m (ago) or @ms since 1970.",
 )
 @click.option(
     "-p",
@@ -40,6 +48,27 @@ __all__ = ["consume"]
     help="Only this partition. Repeatable.",
 )
 @click.option("-e", "--until-end", is_flag=True, help="Stop where the partitions end now.")
+@click.option(
+    "-g",
+    "--group",
+    type=GroupId(),
+    help="Share the partitions with the other members of this group, and commit what was read.",
+)
+@click.option(
+    "--instance-id",
+    type=GroupId(),
+    metavar="ID",
+    help="Be a static member of the group: one that may be away for a session timeout.",
+)
+@click.option(
+    "--assignor",
+    "assignors",
+    type=click.Choice(ASSIGNORS),
+    multiple=True,
+    help="How the group shares out partitions, the preferred one first. "
+    "Default: cooperative-sticky.",
+)
+@click.option("--no-commit", is_flag=True, help="Leave the group's offsets as they are.")
 @click.option("-n", "--count", "limit", type=click.IntRange(1), help="Stop after so many records.")
 @click.option(
     "-f",
@@ -51,6 +80,7 @@ __all__ = ["consume"]
     help="%t topic, %p partition, %o offset, %T timestamp, %k key, %v value, %h headers.",
 )
 @click.option("--null", default="", metavar="TEXT", help="What to write for a null key or value.")
+@click.option("-q", "--quiet", is_flag=True, help="With --group: no word about the group.")
 @click.option("--raw", is_flag=True, help="Leave control bytes as they are on a terminal too.")
 @bootstrap_options
 def consume(
@@ -58,9 +88,14 @@ def consume(
     start: tuple[int | None, int | None],
     only: tuple[int, ...],
     until_end: bool,
+    group: str | None,
+    instance_id: str | None,
+    assignors: tuple[str, ...],
+    no_commit: bool,
     limit: int | None,
     form: str,
     null: str,
+    quiet: bool,
     raw: bool,
     bootstrap: str,
     timeout: float,
@@ -70,6 +105,15 @@ def consume(
     Records are bytes and are written as they are; on a terminal, control bytes are escaped
     unless --raw is given.
     """
+    if group is None and (instance_id is not None or assignors or no_commit):
+        raise CommandFailed(
+            "--instance-id, --assignor and --no-commit are for members of a --group",
+            code=ExitCode.USAGE,
+        )
+    if group is not None and only:
+        raise CommandFailed(
+            "either --group, which gives out the partitions, or --partition", code=ExitCode.USAGE
+        )
     write = compile_format(
         form, null=null.encode("utf-8", "surrogateescape"), escaped=sys.stdout.isatty() and not raw
     )
@@ -77,7 +121,29 @@ def consume(
     async def body(cluster: Cluster) -> int:
         from odradek.client import Start, TopicPartition, open_reader
 
+        output = Output()
         known = await cluster.topic(topic, timeout=0)
+        if group is not None:
+            from odradek.cli.consume_group import consume_as_member
+
+            async def write_all(records: Sequence[ConsumerRecord]) -> None:
+                await output.write(b"".join([write(record) for record in records]))
+
+            await consume_as_member(
+                cluster,
+                group,
+                topic,
+                Start(*start),
+                write_all,
+                lambda: output.complete,
+                until_end=until_end,
+                limit=limit,
+                commit=not no_commit,
+                instance_id=instance_id,
+                assignors=assignors,
+                quiet=quiet,
+            )
+            return ExitCode.OK
         partitions = only or range(len(known.partitions))
         assignment = {TopicPartition(topic, each): Start(*start) for each in partitions}
         if until_end and start[0] is not None:
@@ -89,7 +155,7 @@ def consume(
                 if left is not None:
                     records = records[:left]
                     left -= len(records)
-                await _write(b"".join([write(record) for record in records]))
+                await output.write(b"".join([write(record) for record in records]))
                 if left == 0:
                     break
         return ExitCode.OK
@@ -108,18 +174,38 @@ async def _tell_beyond(cluster: Cluster, offset: int, wanted: Iterable[TopicPart
             report(f"{partition} ends at offset {end.offset}, before {offset}")
 
 
-async def _write(data: bytes) -> None:
-    """Write to standard output, in a thread: a pipe may be slow, and fetching goes on.
+class Output:
+    """Standard output. `complete`: whether everything that was to be written has been."""
 
-    By the file descriptor: a thread left behind in a buffered file would hold a lock that the
-    interpreter wants at its end.
-    """
-    import trio
+    def __init__(self) -> None:
+        self.complete = True
 
-    def write() -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(fd, left) :]
+    async def write(self, data: bytes) -> None:
+        """Write in a thread: a pipe may be slow, and fetching goes on.
 
-    fd = sys.stdout.fileno()
-    await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+        By the file descriptor: a thread left behind in a buffered file would hold a lock that the
+        interpreter wants at its end. Cancelled: what a reader takes at once is written whole, and
+        a reader that takes nothing is left.
+        """
+        import threading
+
+        import trio
+
+        fd = sys.stdout.fileno()
+        done = threading.Event()
+
+        def write() -> None:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+            done.set()
+
+        self.complete = False
+        try:
+            await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(done.wait, _LAST_WORDS)
+            raise
+        finally:
+            self.complete = done.is_set()

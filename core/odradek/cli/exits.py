@@ -43,6 +43,13 @@ _HINTS = {
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send less at once",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`odradek topics describe TOPIC` shows the offsets there are",
     ErrorCode.NOT_ENOUGH_REPLICAS: "see isr in `odradek topics describe TOPIC`",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`odradek groups list` shows what there is",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members: `odradek groups describe GROUP` shows them",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the members that read it: "
+    "`odradek groups describe GROUP` shows them",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members have no --assignor in common with this "
+    "one: `odradek groups describe GROUP` shows theirs",
+    ErrorCode.FENCED_INSTANCE_ID: "another member has taken this --instance-id over",
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's own log says what is wrong with its storage",
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from odradek.cli.exits import ExitCode
-from odradek.cli.tables import Column, format_option, show
+from odradek.cli.tables import Column, format_option, show, show_json
+from odradek.cli.text import escape
 
 __all__ = ["plugins"]
 
@@ -15,9 +16,12 @@ __all__ = ["plugins"]
 def plugins(form: str) -> int:
     """List the plugins that are installed, and the URL schemes they serve.
 
+    Also says whether records are read and written by compiled code or by pure Python.
+
     Exits with 4 when one of them cannot be used.
     """
     from odradek.plugins import load
+    from odradek.record import accelerated, implementation
 
     found = load().describe()
     rows = [
@@ -36,8 +40,13 @@ def plugins(form: str) -> int:
     columns = [Column("plugin"), *kinds, Column("distribution")]
     if any(info.problem for info in found):
         columns.append(Column("problem"))
-    show(columns, rows, form)
     broken = any(info.problem for info in found)
+    if form == "json":
+        codec = {"accelerated": accelerated, "implementation": implementation()}
+        show_json({"plugins": rows, "record_codec": codec})
+    else:
+        show(columns, rows, form)
+        click.echo(f"\nrecord codec: {escape(implementation())}")
     return ExitCode.PARTLY_FAILED if broken else ExitCode.OK
 
 

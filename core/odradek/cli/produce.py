@@ -151,8 +151,9 @@ def produce(
         started = trio.current_time()
         with ExitStack() as stack:
             stack.enter_context(_told_when_stopped(tally, quiet))
-            fd = sys.stdin.fileno()
-            if file is not None:
+            if file is None:
+                fd = sys.stdin.fileno()
+            else:
                 fd = os.open(file, os.O_RDONLY)
                 stack.callback(os.close, fd)
             progress = None if quiet else stack.enter_context(_progress(fd, file))

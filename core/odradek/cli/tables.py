@@ -76,12 +76,14 @@ def show_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def show_json(document: Any) -> None:
-    """Print one JSON document; bytes and other strangers as text."""
+    """Print one JSON document; bytes and other strangers as text.
+
+    In ASCII: names of groups and clients are whatever their owners like, and none of their
+    characters is to act on a terminal.
+    """
     import json
 
-    click.echo(
-        json.dumps(document, default=str, ensure_ascii=False, indent=2 if terminal() else None)
-    )
+    click.echo(json.dumps(document, default=str, indent=2 if terminal() else None))
 
 
 def _draw(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> None:

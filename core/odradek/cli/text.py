@@ -9,6 +9,7 @@ __all__ = [
     "duration",
     "escape",
     "escape_bytes",
+    "plural",
     "shown",
     "shown_url",
     "size",
@@ -68,6 +69,11 @@ def size(value: float) -> str:
 def count(value: float) -> str:
     """Return a number with separators: `1,234,567`."""
     return f"{value:,.0f}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 member`, `1,000 members`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ import click
 from odradek.cli.connecting import (
     TopicName,
     bootstrap_options,
+    conclude,
     encodable,
     outcome,
     with_cluster,
@@ -109,7 +110,7 @@ def create(
                 name: None if error is not None and error.code == exists else error
                 for name, error in errors.items()
             }
-        return _conclude(errors, "could create" if dry_run else "created", form)
+        return conclude(errors, "could create" if dry_run else "created", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -256,7 +257,7 @@ def alter(
         resources = {ConfigResource("topic", name): changes for name in names}
         found = await _admin(cluster, timeout).configs.alter(resources, validate_only=dry_run)
         errors = {resource.name: error for resource, error in found.items()}
-        return _conclude(errors, "could alter" if dry_run else "altered", form)
+        return conclude(errors, "could alter" if dry_run else "altered", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -279,7 +280,7 @@ def delete(
                 name: None if error is not None and error.code == missing else error
                 for name, error in errors.items()
             }
-        return _conclude(errors, "deleted", form)
+        return conclude(errors, "deleted", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -296,7 +297,7 @@ def add_partitions(
 
     async def body(cluster: Cluster) -> int:
         errors = await _admin(cluster, timeout).create_partitions(dict.fromkeys(names, total))
-        return _conclude(errors, f"{total} partitions now has", form)
+        return conclude(errors, f"{total} partitions now has", form)
 
     return with_cluster(bootstrap, timeout, body)
 
@@ -356,30 +357,9 @@ def trim(
             )
             for each, result in sorted(results.items())
         }
-        return _conclude(errors, "trimmed", form)
+        return conclude(errors, "trimmed", form)
 
     return with_cluster(bootstrap, timeout, body)
-
-
-def _conclude(errors: dict[str, KafkaError | None], done: str, form: str) -> int:
-    """Report what became of each, as `outcome` does; as JSON: `name`, `done`, `error` of each."""
-    if form != "json":
-        return outcome(errors, done)
-    show_json(
-        [
-            {
-                "name": name,
-                "done": error is None,
-                "error": None if error is None else error.code.name,
-            }
-            for name, error in errors.items()
-        ]
-    )
-    failed = {name: error for name, error in errors.items() if error is not None}
-    if not failed:
-        return ExitCode.OK
-    code = outcome({**failed}, done)
-    return code if len(failed) == len(errors) else ExitCode.PARTLY_FAILED
 
 
 def _admin(cluster: Cluster, timeout: float) -> Admin:

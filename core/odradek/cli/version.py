@@ -17,6 +17,8 @@ __all__ = ["version"]
 @format_option
 def version(form: str) -> None:
     """Print the versions of Odradek, its plugins and what they run on."""
+    from odradek.record import implementation
+
     found = {"odradek": version_of("odradek")}
     for entry_point in entry_points(group="odradek"):
         if entry_point.dist is not None and entry_point.dist.name != "odradek":
@@ -26,6 +28,7 @@ def version(form: str) -> None:
             found[library] = version_of(library)
         except PackageNotFoundError:
             found[library] = "missing"
+    found["record codec"] = implementation()
     found["python"] = platform.python_version()
     found["system"] = f"{platform.system()} {platform.release()} {platform.machine()}"
     if form == "json":
