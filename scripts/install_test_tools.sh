@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 java=tests/interop/java
 kafka_versions=(3.9.2 4.3.1) # those that tests/interop/conftest.py asks for
+broker_version=4.3.1 # tests/interop/kafka.py runs a broker of it, from the same jars
+logging=org.slf4j:slf4j-simple:1.7.36
 missing=()
 
 as_root() {
@@ -40,19 +42,29 @@ build() { # version, directory
     [ -e "$2/kafka-tools-$1.jar" ] ||
         quietly mvn -q -B -f "$java/pom.xml" "-Dkafka.version=$1" \
             dependency:copy-dependencies "-DoutputDirectory=$PWD/$2" || return 1
-    quietly javac --release 17 -cp "$2/*" -d "$2" "$java/Driver.java"
+    quietly javac --release 17 -cp "$2/*" -d "$2" "$java/Driver.java" "$java/Member.java"
 }
 
 for version in "${kafka_versions[@]}"; do
     built=.cache/kafka-$version
-    if [ ! -e "$built/Driver.class" ] || [ "$java/Driver.java" -nt "$built/Driver.class" ]; then
+    if [ ! -e "$built/Member.class" ] || [ "$java/Driver.java" -nt "$built/Member.class" ] ||
+        [ "$java/Member.java" -nt "$built/Member.class" ]; then
         if command -v javac >/dev/null && command -v mvn >/dev/null; then
-            build "$version" "$built" || rm -f "$built/Driver.class"
+            build "$version" "$built" || rm -f "$built/Member.class"
         fi
     fi
-    [ -e "$built/Driver.class" ] ||
+    [ -e "$built/Member.class" ] ||
         missing+=("the Java client $version (a JDK from 17, mvn, a way to Maven Central)")
 done
+
+# Where a broker says why it does not start. In a folder of its own: the clients stay quiet.
+built=.cache/kafka-$broker_version/logging
+if ! ls "$built"/slf4j-simple-*.jar >/dev/null 2>&1 && command -v mvn >/dev/null; then
+    quietly mvn -q -B -f "$java/pom.xml" dependency:copy "-Dartifact=$logging" \
+        "-DoutputDirectory=$PWD/$built" || true
+fi
+ls "$built"/slf4j-simple-*.jar >/dev/null 2>&1 ||
+    missing+=("the broker of Apache Kafka $broker_version (mvn, a way to Maven Central)")
 
 if [ ${#missing[@]} -gt 0 ]; then
     printf 'not available: %s\n' "${missing[@]}" >&2

@@ -17,6 +17,7 @@ from odradek import plugins
 from odradek.config import (
     NOT_OFFERED,
     BrokerSettings,
+    GroupsSettings,
     Limits,
     ListenerSettings,
     PartSettings,
@@ -94,6 +95,7 @@ def reference() -> str:
     parts.append(_section("`[coordinator]`", PartSettings, "`embedded:`") + "\n" + COORDINATOR)
     parts.extend(_plugins("coordinator", infos))
     parts.append(_section("`[limits]`", Limits))
+    parts.append(_section("`[groups]`", GroupsSettings))
     parts.append(_topics())
     return "\n".join(parts)
 

@@ -158,14 +158,14 @@ def test_every_setting_is_documented() -> None:
 
 
 def test_every_setting_of_the_core_is_read_somewhere() -> None:
-    from odradek.config import BrokerSettings, Limits, topic_settings
+    from odradek.config import BrokerSettings, GroupsSettings, Limits, topic_settings
 
     code = "\n".join(
         path.read_text(encoding="utf-8")
         for path in (ROOT / "core" / "odradek").rglob("*.py")
         if path.parent.name != "config"
     )
-    names = [*settings_of(BrokerSettings), *settings_of(Limits)]
+    names = [*settings_of(BrokerSettings), *settings_of(Limits), *settings_of(GroupsSettings)]
     names += [row.field for row in topic_settings().values() if row.enforced]
     assert [name for name in names if not re.search(rf"\.{name}\b", code)] == []
 

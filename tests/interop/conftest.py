@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.interop.drivers.base import AdminDriver, Driver  # noqa: E402
+from tests.interop.kafka import KAFKA_BROKER_VERSION, LOGGING, KafkaBroker  # noqa: E402
 from tests.interop.probe import Probe  # noqa: E402
 from tests.interop.process import BrokerProcess  # noqa: E402
 
@@ -67,7 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that every test may use and none may stop."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    settings = {"groups.initial_rebalance_delay_ms": 0}  # Kafka's 3 s, for each new group
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker"), settings)
     broker.start()
     try:
         yield broker
@@ -105,6 +107,18 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
         assert broker.problems() == []
 
 
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker of Apache Kafka that every test may use and none may stop."""
+    directory = tmp_path_factory.mktemp("kafka")
+    broker = KafkaBroker(directory, broker_jars())
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+        shutil.rmtree(directory)  # 20 MB for each partition of an index alone
+
+
 @pytest.fixture
 def probe(broker: BrokerProcess) -> Iterator[Probe]:
     """A connection to the shared broker that sends what a test says."""
@@ -135,8 +149,16 @@ def topic(topic_name: str, probe: Probe) -> str:
 def jars(version: str) -> Path:
     """Return the directory with Apache Kafka's jars of a version, or skip the test."""
     directory = ROOT / ".cache" / f"kafka-{version}"
-    if shutil.which("java") is None or not (directory / "Driver.class").exists():
+    if shutil.which("java") is None or not (directory / "Member.class").exists():
         missing(f"the Java client {version}")
+    return directory
+
+
+def broker_jars() -> Path:
+    """Return the directory with the jars of Apache Kafka's broker, or skip the test."""
+    directory = jars(KAFKA_BROKER_VERSION)
+    if not any((directory / LOGGING).glob("*.jar")):
+        missing(f"the broker of Apache Kafka {KAFKA_BROKER_VERSION}")
     return directory
 
 

@@ -37,6 +37,7 @@ from odradek.wire.api.a02_list_offsets import (
     ListOffsetsTopic,
 )
 from odradek.wire.api.a03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from odradek.wire.api.a10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.api.a19_create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -141,6 +142,16 @@ class Probe:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
         (result,) = self.call(request, 7, CreateTopicsResponse).topics
         assert result.error_code == 0, result.error_message
+
+    def create_offsets_topic(self) -> None:
+        """Have `__consumer_offsets` created; returns when it is.
+
+        A client with a group id does the same at some moment. A test that kills the broker at that
+        very moment would be told at the next start of partitions that have no log.
+        """
+        request = FindCoordinatorRequest(key="any")
+        found = self.call(request, 2, FindCoordinatorResponse)
+        assert found.error_code == 0, ErrorCode(found.error_code)
 
     def topic_id(self, name: str) -> UUID:
         """Id of a topic that exists."""

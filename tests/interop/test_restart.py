@@ -89,6 +89,7 @@ def test_a_consumer_goes_on_where_it_was(
     values = [b"%d" % number for number in range(2000)]
     with Probe(broker.address) as probe:
         probe.create_topic("t")
+        probe.create_offsets_topic()
         probe.produce_values("t", values[:1000])
     half = threading.Event()
 
@@ -115,6 +116,7 @@ def test_topics_settings_ids_and_offsets_outlive_the_broker(
     driver = new_client("confluent-kafka", broker.address)
     with Probe(broker.address) as probe:
         probe.create_topic("t", partitions=3, retention_ms="-1")
+        probe.create_offsets_topic()
         before = probe.topic_id("t")
         for number in range(10):
             probe.produce_values("t", [b"%d" % number] * 10, partition=1)

@@ -127,6 +127,7 @@ public final class Driver {
         common.put("value.serializer", ByteArraySerializer.class);
         List<Future<RecordMetadata>> sent = new ArrayList<>();
         List<Long> offsets = new ArrayList<>();
+        int chosen = command.get("partition").asInt();
         try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(common)) {
             for (JsonNode record : command.get("records")) {
                 List<Header> headers = new ArrayList<>();
@@ -135,7 +136,7 @@ public final class Driver {
                 }
                 sent.add(producer.send(new ProducerRecord<>(
                         command.get("topic").asText(),
-                        command.get("partition").asInt(),
+                        chosen < 0 ? null : chosen, // null: where the key says
                         record.get("timestamp").isNull() ? null : record.get("timestamp").asLong(),
                         bytes(record.get("key")),
                         bytes(record.get("value")),

@@ -1,0 +1,94 @@
+"""kafka-python's consumer."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from tests.interop.members.base import options, stopping, tell, tell_assigned
+
+with warnings.catch_warnings():
+    # kafka-python 3.0 reads its schemas by importlib.resources.read_text, deprecated in 3.11.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from kafka.errors import KafkaError
+
+ASSIGNORS = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # it has no types
+    """Tells what is owned."""
+
+    def __init__(self) -> None:
+        self.owned: set[tuple[str, int]] = set()
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        """Tell what is left."""
+        self.owned.difference_update((each.topic, each.partition) for each in revoked)
+        tell_assigned(self.owned)
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        """Tell what is left."""
+        self.on_partitions_revoked(lost)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        """Tell what is owned now."""
+        self.owned.update((each.topic, each.partition) for each in assigned)
+        tell_assigned(self.owned)
+
+
+def main() -> None:
+    """Consume until told to leave."""
+    asked = options()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=asked.bootstrap,
+        group_id=asked.group,
+        group_instance_id=asked.instance,
+        partition_assignment_strategy=[ASSIGNORS[asked.strategy]],
+        session_timeout_ms=asked.session_ms,
+        heartbeat_interval_ms=min(500, asked.session_ms // 3),
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        metadata_max_age_ms=1000,
+        reconnect_backoff_ms=20,
+        reconnect_backoff_max_ms=200,
+    )
+    # A leader that joins before it knows the topic gives nobody anything, and 3.0.12 does not
+    # always look again when it learns of the topic at that very moment.
+    for topic in asked.topics:
+        while not consumer.partitions_for_topic(topic):
+            continue
+    consumer.subscribe(asked.topics, listener=Listener())
+    stop = stopping()
+    while not stop.is_set():
+        found = consumer.poll(timeout_ms=100, max_records=500)
+        records = [
+            [each.topic, each.partition, each.offset, each.value.decode()]
+            for part in found.values()
+            for each in part
+        ]
+        if records:
+            tell("records", records=records)
+            try:
+                ends = {(each[0], each[1]): each[2] + 1 for each in records}
+                consumer.commit(
+                    {
+                        kafka.TopicPartition(*where): kafka.OffsetAndMetadata(end, "", -1)
+                        for where, end in ends.items()
+                    }
+                )
+                tell("committed")
+            except KafkaError as failed:
+                tell("error", text=repr(failed))
+    consumer.close(autocommit=False)
+    tell("left")
+
+
+main()
