@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from bench import single
+from bench import codec, groups, native, single
+from bench.embedding import embedding
 from bench.report import table
 from bench.target import Other, Target, started
 from bench.workloads import WORKLOADS
@@ -15,7 +16,15 @@ SINGLE = {
     "in-process": single.in_process,
     "partitions": single.partitions,
     "backlog": single.backlog,
+    "embedding": embedding,
+    "group-heartbeats": groups.heartbeats,
+    "group-joins": groups.joins,
+    "group-commits": groups.commits,
+    "group-loading": groups.loading,
 }
+
+NATIVE = "native"
+CODEC = "codec"
 
 
 def main() -> None:
@@ -24,7 +33,7 @@ def main() -> None:
     parser.add_argument(
         "workload",
         nargs="*",
-        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE])}",
+        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE, NATIVE, CODEC])}",
     )
     parser.add_argument(
         "--against",
@@ -35,8 +44,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each workload")
     parser.add_argument("--durability", default="ack", choices=("ack", "interval", "none"))
     options = parser.parse_args()
-    wanted = options.workload or [*WORKLOADS, *SINGLE]
-    unknown = [name for name in wanted if name not in WORKLOADS and name not in SINGLE]
+    known = [*WORKLOADS, *SINGLE, NATIVE, CODEC]
+    wanted = options.workload or known
+    unknown = [name for name in wanted if name not in known]
     if unknown:
         parser.error(f"no such workload: {', '.join(unknown)}")
     with ExitStack() as stack:
@@ -46,6 +56,13 @@ def main() -> None:
             if options.against:
                 targets.append(Other.parse(options.against))
         for name in wanted:
+            if name == CODEC:
+                print(f"\n{codec.report(options.rounds)}", flush=True)
+                continue
+            if name == NATIVE:
+                rows = native.report(rounds=options.rounds, durability=options.durability)
+                print(f"\n{rows}", flush=True)
+                continue
             if name in SINGLE:
                 rounds = {"odradek": [SINGLE[name]() for _ in range(options.rounds)]}
                 print(f"\n{table(name, rounds)}", flush=True)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,9 +69,16 @@ class Started(Target):
 
 @contextmanager
 def started(
-    name: str = "odradek", *, durability: str = "ack", directory: Path | None = None
+    name: str = "odradek",
+    *,
+    durability: str = "ack",
+    directory: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> Iterator[Started]:
-    """Run `odradek serve` on a fresh directory (or a given one, which is kept) and stop it."""
+    """Run `odradek serve` on a fresh directory (or a given one, which is kept) and stop it.
+
+    `settings`: more of them, `section.key=value` each.
+    """
     root = directory or Path(tempfile.mkdtemp(prefix="odradek-bench-"))
     read, write = os.pipe()
     begun = time.perf_counter()
@@ -83,6 +90,7 @@ def started(
             f"--storage=file://{root}/log",
             f"--coordinator=embedded:{root}/coordinator",
             f"--set=storage.durability={durability}",
+            *(f"--set={each}" for each in settings),
             f"--ready-fd={write}",
         ],
         pass_fds=[write],
