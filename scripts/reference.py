@@ -17,10 +17,13 @@ from odradek import plugins
 from odradek.config import (
     NOT_OFFERED,
     BrokerSettings,
+    CleanerSettings,
     GroupsSettings,
     Limits,
     ListenerSettings,
     PartSettings,
+    RetentionSettings,
+    ScrubSettings,
     Secret,
     Setting,
     settings_of,
@@ -96,6 +99,9 @@ def reference() -> str:
     parts.extend(_plugins("coordinator", infos))
     parts.append(_section("`[limits]`", Limits))
     parts.append(_section("`[groups]`", GroupsSettings))
+    parts.append(_section("`[retention]`", RetentionSettings))
+    parts.append(_section("`[cleaner]`", CleanerSettings))
+    parts.append(_section("`[scrub]`", ScrubSettings))
     parts.append(_topics())
     return "\n".join(parts)
 

@@ -12,6 +12,7 @@ import trio
 
 from odradek import plugins
 from odradek.broker import Broker, Host, open_broker
+from odradek.broker.host import Boot
 from odradek.config import config_from_table
 from odradek.contracts.transport import Connection, ConnectionLost
 from odradek.errors import ErrorCode
@@ -54,9 +55,13 @@ class FixedHost(Host):
 
     def __init__(self) -> None:
         self.now = NOW
+        self.up = 0
 
     def now_ms(self) -> int:
         return self.now
+
+    def boot(self) -> Boot:
+        return Boot("the only one", self.up)
 
 
 @cache

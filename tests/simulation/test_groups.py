@@ -24,6 +24,7 @@ import pytest
 import trio
 
 from odradek.broker import Broker, Host, open_broker
+from odradek.broker.host import Boot
 from odradek.client import (
     Admin,
     ClientSettings,
@@ -66,6 +67,9 @@ class SimulatedHost(Host):
 
     def now_ms(self) -> int:
         return 1_700_000_000_000 + int(trio.current_time() * 1000) % 10**9
+
+    def boot(self) -> Boot:
+        return Boot("simulated", int(trio.current_time() * 1000))
 
     def new_id(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)

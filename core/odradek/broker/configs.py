@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from odradek.config import (
-    BrokerSettings,
+    PLAIN_SECTIONS,
     Config,
     ConfigType,
-    GroupsSettings,
-    Limits,
     TopicSettings,
     settings_of,
     topic_settings,
@@ -127,11 +125,8 @@ def broker_configs(broker: Broker) -> list[Row]:
     """The broker's own settings, under Kafka's names where it has them. All are read-only."""
     rows = []
     config = broker.config
-    for section, cls, values in (
-        ("broker", BrokerSettings, config.broker),
-        ("limits", Limits, config.limits),
-        ("groups", GroupsSettings, config.groups),
-    ):
+    for section, cls in PLAIN_SECTIONS.items():
+        values = getattr(config, section)
         for field, declared in settings_of(cls).items():
             value = getattr(values, field)
             name = declared.kafka or f"odradek.{section}.{field}"

@@ -58,21 +58,19 @@ def check(file: str | None, **options: Any) -> int:
 @format_option
 def show_(file: str | None, form: str, **options: Any) -> None:
     """Show every setting as it would be in force, defaults included."""
-    from odradek.config import topic_settings
+    from odradek.config import PLAIN_SECTIONS, topic_settings
     from odradek.plugins import load
 
     found = _load(file, options)
     parts = load().parts(found)
     document: dict[str, Any] = {
-        "broker": _values(found.broker),
+        **{name: _values(getattr(found, name)) for name in PLAIN_SECTIONS},
         "listeners": [
             {**_values(listener), **_values(part.settings)}
             for listener, part in zip(found.listeners, parts.listeners, strict=True)
         ],
         "storage": {"url": found.storage.url, **_values(parts.storage.settings)},
         "coordinator": {"url": found.coordinator.url, **_values(parts.coordinator.settings)},
-        "limits": _values(found.limits),
-        "groups": _values(found.groups),
         "topics": {name: each.text(found.topics) for name, each in topic_settings().items()},
     }
     if form == "json":
@@ -121,9 +119,7 @@ _COLUMNS = (
 
 def _reference() -> list[dict[str, Any]]:
     from odradek.config import (
-        BrokerSettings,
-        GroupsSettings,
-        Limits,
+        PLAIN_SECTIONS,
         ListenerSettings,
         PartSettings,
         settings_of,
@@ -145,7 +141,8 @@ def _reference() -> list[dict[str, Any]]:
                 }
             )
 
-    add("broker", settings_of(BrokerSettings))
+    for name, cls in PLAIN_SECTIONS.items():
+        add(name, settings_of(cls))
     add("listeners", settings_of(ListenerSettings))
     add("storage", settings_of(PartSettings))
     add("coordinator", settings_of(PartSettings))
@@ -153,8 +150,6 @@ def _reference() -> list[dict[str, Any]]:
         for (kind, scheme), settings in info.settings.items():
             section = "listeners" if kind == "transport" else kind
             add(f"{section}({scheme}:)", settings)
-    add("limits", settings_of(Limits))
-    add("groups", settings_of(GroupsSettings))
     rows += [
         {
             "setting": f"topics.{topic.name}",

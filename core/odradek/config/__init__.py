@@ -13,7 +13,14 @@ from odradek.config.load import (
     default_data_dir,
     load_config,
 )
-from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
+from odradek.config.model import (
+    PLAIN_SECTIONS,
+    BrokerSettings,
+    Config,
+    Limits,
+    ListenerSettings,
+    PartSettings,
+)
 from odradek.config.secret import Secret
 from odradek.config.topics import (
     NOT_OFFERED,
@@ -22,10 +29,13 @@ from odradek.config.topics import (
     TopicSettings,
     topic_settings,
 )
+from odradek.config.upkeep import CleanerSettings, RetentionSettings, ScrubSettings
 
 __all__ = [
     "NOT_OFFERED",
+    "PLAIN_SECTIONS",
     "BrokerSettings",
+    "CleanerSettings",
     "Config",
     "ConfigError",
     "ConfigType",
@@ -33,6 +43,8 @@ __all__ = [
     "Limits",
     "ListenerSettings",
     "PartSettings",
+    "RetentionSettings",
+    "ScrubSettings",
     "Secret",
     "Setting",
     "TopicSetting",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from odradek.config.fields import ConfigError, nearest, settings_of, structure
-from odradek.config.groups import GroupsSettings
-from odradek.config.model import BrokerSettings, Config, Limits, ListenerSettings, PartSettings
+from odradek.config.model import PLAIN_SECTIONS, Config, ListenerSettings, PartSettings
 from odradek.config.topics import TopicSettings, topic_settings
 
 __all__ = ["config_from_options", "config_from_table", "default_data_dir", "load_config"]
@@ -17,7 +17,8 @@ __all__ = ["config_from_options", "config_from_table", "default_data_dir", "load
 T = TypeVar("T")
 
 DEFAULT_LISTENER = "tcp://127.0.0.1:9092"
-SECTIONS = ("broker", "listeners", "storage", "coordinator", "limits", "groups", "topics")
+FIRST = ("broker", "listeners", "storage", "coordinator")
+SECTIONS = tuple(dict.fromkeys((*FIRST, *PLAIN_SECTIONS, "topics")))
 
 
 def default_data_dir() -> Path:
@@ -100,42 +101,30 @@ def config_from_table(
         for name in table
         if name not in SECTIONS
     ]
-    broker = collect(
-        lambda: structure(BrokerSettings, _section(table, "broker", source), f"{source}: [broker]")
-    )
-    limits = collect(
-        lambda: structure(Limits, _section(table, "limits", source), f"{source}: [limits]")
-    )
-    groups = collect(
-        lambda: structure(GroupsSettings, _section(table, "groups", source), f"{source}: [groups]")
-    )
+    plain: dict[str, Any] = {
+        name: collect(partial(_plain, cls, table, name, source))
+        for name, cls in PLAIN_SECTIONS.items()
+    }
     topics_table = collect(lambda: _flat(_section(table, "topics", source)))
     topics = collect(lambda: TopicSettings.from_table(topics_table or {}, f"{source}: [topics]"))
     listeners = collect(lambda: _listeners(table, source))
     storage = collect(lambda: _storage(table, source))
     coordinator = collect(lambda: _coordinator(table, source, storage))
-    if (
-        found
-        or broker is None
-        or limits is None
-        or groups is None
-        or topics is None
-        or listeners is None
-        or storage is None
-        or coordinator is None
-    ):
+    if found or topics is None or listeners is None or storage is None or coordinator is None:
         raise ConfigError(found)
     return Config(
-        broker=broker,
+        **plain,
         listeners=listeners,
         storage=storage,
         coordinator=coordinator,
-        limits=limits,
-        groups=groups,
         topics=topics,
         topics_set=frozenset(topics_table or {}) & frozenset(topic_settings()),
         source=source,
     )
+
+
+def _plain(cls: type[T], table: Mapping[str, object], name: str, source: str) -> T:
+    return structure(cls, _section(table, name, source), f"{source}: [{name}]")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,8 +16,16 @@ import attrs
 from odradek.config.fields import ConfigError, setting, structure
 from odradek.config.groups import GroupsSettings
 from odradek.config.topics import TopicSettings
+from odradek.config.upkeep import CleanerSettings, RetentionSettings, ScrubSettings
 
-__all__ = ["BrokerSettings", "Config", "Limits", "ListenerSettings", "PartSettings"]
+__all__ = [
+    "PLAIN_SECTIONS",
+    "BrokerSettings",
+    "Config",
+    "Limits",
+    "ListenerSettings",
+    "PartSettings",
+]
 
 T = TypeVar("T")
 
@@ -249,6 +257,17 @@ def _address_is(host: str, quality: str) -> bool:
         return False
 
 
+PLAIN_SECTIONS: Mapping[str, type[Any]] = {
+    "broker": BrokerSettings,
+    "limits": Limits,
+    "groups": GroupsSettings,
+    "retention": RetentionSettings,
+    "cleaner": CleanerSettings,
+    "scrub": ScrubSettings,
+}
+"""The sections that are the broker's own, and no plugin's or topic's."""
+
+
 @attrs.frozen(kw_only=True)
 class Config:
     """A whole deployment. Build it with `load_config` or `config_from_options`."""
@@ -259,6 +278,9 @@ class Config:
     coordinator: PartSettings
     limits: Limits = attrs.field(factory=Limits)
     groups: GroupsSettings = attrs.field(factory=GroupsSettings)
+    retention: RetentionSettings = attrs.field(factory=RetentionSettings)
+    cleaner: CleanerSettings = attrs.field(factory=CleanerSettings)
+    scrub: ScrubSettings = attrs.field(factory=ScrubSettings)
     topics: TopicSettings = attrs.field(factory=TopicSettings)
     topics_set: frozenset[str] = frozenset()
     """Names of the topic settings that the configuration gives (STATIC_BROKER_CONFIG in Kafka)."""
@@ -301,5 +323,8 @@ class Config:
             "coordinator": self.coordinator,
             "limits": self.limits,
             "groups": self.groups,
+            "retention": self.retention,
+            "cleaner": self.cleaner,
+            "scrub": self.scrub,
             "topics": self.topics,
         }

@@ -30,6 +30,7 @@ from odradek.contracts.storage import (
     Full,
     Hint,
     LogEdit,
+    LogSnapshot,
     Offline,
     OutOfRange,
     PartitionWriter,
@@ -534,25 +535,51 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
             )
-        async with self._editing:
-            if target > self.log_start_offset:
-                if target == self.log_end_offset and self._active_size:
-                    try:
-                        self._roll()
-                    except Full as error:
-                        logger.warning(
-                            "partition %s: the active segment's bytes are kept: %s", self.key, error
-                        )
-                gone = tuple(
-                    s.id
-                    for s in self._writer.snapshot.segments
-                    if s.sealed and s.end_offset <= target
-                )
-                await self._writer.commit(LogEdit(remove=gone, log_start=target))
-                self.log_start_offset = target
-                for segment_id in gone:
-                    self._indexes.forget(self.key, segment_id)
+
+        def decide(snapshot: LogSnapshot) -> LogEdit | None:
+            if target <= self.log_start_offset:
+                return None
+            if target == self.log_end_offset and self._active_size:
+                try:
+                    self._roll()
+                except Full as error:
+                    logger.warning(
+                        "partition %s: the active segment's bytes are kept: %s", self.key, error
+                    )
+                snapshot = self._writer.snapshot
+            gone = tuple(s.id for s in snapshot.segments if s.sealed and s.end_offset <= target)
+            return LogEdit(remove=gone, log_start=target)
+
+        await self.edit(decide)
         return self.log_start_offset
+
+    async def edit(self, decide: Callable[[LogSnapshot], LogEdit | None]) -> bool:
+        """Change what the log is made of; return whether anything was changed.
+
+        `decide` gets the newest snapshot and returns the edit, or None for nothing: no other edit
+        comes in between. The log start offset in force moves before the store is asked, because
+        the store lets readers see an edit before `commit` returns: a consumer would be given what
+        follows the removed offsets instead of being told that they are gone. When the edit fails
+        it moves back. Raises StorageError; cancelled: as `PartitionWriter.commit`.
+        """
+        async with self._editing:
+            edit = decide(self._writer.snapshot)
+            if edit is None:
+                return False
+            if edit.log_start is not None:
+                self.log_start_offset = max(self.log_start_offset, edit.log_start)
+            try:
+                await self._writer.commit(edit)
+            finally:
+                self.log_start_offset = self._writer.snapshot.log_start
+            for segment_id in edit.remove:
+                self._indexes.forget(self.key, segment_id)
+            return True
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty. Raises StorageError."""
+        if self._active_size:
+            self._roll()
 
     async def restore_producers(self) -> None:
         """Rebuild the producers' state: the newest snapshot, then the batch headers after it."""
