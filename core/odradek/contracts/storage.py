@@ -43,7 +43,7 @@ Promises, each tried by `odradek.testing.storage`:
 A store finds the end of a log again by the batches themselves, so what it needs for that is
 exported here: `parse_header`, `check_crc`, `scan` and `find_next_valid` of `odradek.record`.
 
-All methods are called from one trio thread. `async` methods may be cancelled at any await: the
+All methods but `DataRef.views` are called from one trio thread. `async` methods may be cancelled at any await: the
 effect has then happened wholly or not at all, unless a method says otherwise.
 """
 
@@ -158,11 +158,17 @@ class Unsafe(StorageError):
 
 
 class Hint(Enum):
-    """How a reader goes about it, for caches and prefetching."""
+    """How a reader goes about it, for caches and prefetching.
+
+    `TAIL`: the newest bytes, expected to be in memory. `SCAN`: one range after another. `RANDOM`:
+    anywhere. `ONCE`: read once by upkeep (compaction, scrubbing) and not needed again, so a store
+    leaves its caches as it found them. A hint never changes what is read.
+    """
 
     TAIL = "tail"
     SCAN = "scan"
     RANDOM = "random"
+    ONCE = "once"
 
 
 @frozen(slots=True)
@@ -242,6 +248,10 @@ class LogEdit:
     `restart_at`: remove every segment, and let the log start and end, empty, at this offset: what
     a replica does that has nothing in common with its leader's log any more (Kafka's
     truncateFullyAndStartAt); only where `traits.truncatable`, and alone or with `blobs`.
+    `linger_ms`: how long a store that keeps segments as files leaves the bytes of the removed ones
+    where an operator can still find them (Kafka's file.delete.delay.ms). They are out of the log
+    at once all the same, and go earlier when their room is needed or the store is opened again; a
+    store without files may ignore it.
     """
 
     remove: tuple[int, ...] = ()
@@ -249,6 +259,7 @@ class LogEdit:
     log_start: int | None = None
     blobs: Mapping[str, bytes | None] = MappingProxyType({})
     restart_at: int | None = None
+    linger_ms: int = 0
 
 
 @frozen(slots=True)
@@ -378,7 +389,11 @@ class DataRef(ABC):
 
     @abstractmethod
     def views(self) -> Sequence[memoryview]:
-        """Return the bytes themselves. For a file this reads; Corrupt if bytes have vanished."""
+        """Return the bytes themselves. For a file this reads; Corrupt if bytes have vanished.
+
+        The one method of this contract that may be called from another thread than trio's, so
+        that a worker can wait for the disk; the caller keeps the reference open until it returned.
+        """
 
     @abstractmethod
     def close(self) -> None:
