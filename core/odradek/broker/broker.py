@@ -29,6 +29,7 @@ from odradek.broker.membership import IdInUse, open_membership
 from odradek.broker.producer_ids import ProducerIds
 from odradek.broker.serve import Server
 from odradek.broker.shelter import open_sheltered
+from odradek.broker.upkeep import Upkeep
 from odradek.cluster import keys, planner, topics
 from odradek.cluster.image import BrokerImage, Endpoint, Image, TopicImage
 from odradek.cluster.view import ClusterView, open_view
@@ -90,6 +91,7 @@ class Broker:
         self.response_budget = Budget(config.limits.in_flight_bytes // 2)
         self.producer_ids = ProducerIds(coordinator)
         self.groups = Groups(self, spawn)
+        self.upkeep = Upkeep(self)
         self.server = Server(self, config.limits)
 
     @property
@@ -353,9 +355,11 @@ async def _open(
         )
         broker = Broker(config, coordinator, store, view, hosting, bound, host, tasks.start_soon)
         try:
+            await broker.upkeep.clock.load()
             await hosting.settle()
             tasks.start_soon(hosting.run)
             tasks.start_soon(broker.groups.run)
+            tasks.start_soon(broker.upkeep.run)
             for each in bound:
                 tasks.start_soon(broker.server.serve, each.listener, each.name)
             yield broker
@@ -366,6 +370,7 @@ async def _open(
                 broker.server.drain()
                 await broker.server.drained()
                 broker.groups.aclose()
+                await broker.upkeep.aclose()
                 await hosting.aclose()
                 # What is left waits for others, such as the coordinator: no reason to outstay.
                 shelter.shield = False

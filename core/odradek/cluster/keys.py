@@ -7,6 +7,7 @@
     topics/<name>            {"id": "...", "partitions": 3, ...}     its creation is the topic's
     partitions/<id>-<n>      {"leader": 1, "leader_epoch": 4, "isr": [1], "replicas": [1]}
     deleted/<id>             {"partitions": 3, "brokers": [1]}       logs still to be removed
+    clocks/<id>              {"proven_ms": ..., "boot_id": "..."}    a broker's retention clock
 
 A topic's partitions are written with the topic, or before it where they are too many for one
 transaction, and deleted after it. So a topic that can be seen is whole, and what a crash leaves
@@ -28,6 +29,7 @@ from odradek.types import PartitionKey
 
 __all__ = [
     "BROKERS",
+    "CLOCKS",
     "CLUSTER_ID",
     "DELETED",
     "PARTITIONS",
@@ -37,6 +39,7 @@ __all__ = [
     "broker_key",
     "broker_of",
     "broker_value",
+    "clock_key",
     "deleted_key",
     "deleted_of",
     "deleted_value",
@@ -57,6 +60,7 @@ BROKERS = "brokers"
 TOPICS = "topics"
 PARTITIONS = "partitions"
 DELETED = "deleted"
+CLOCKS = "clocks"
 
 
 def dump(value: Mapping[str, Any]) -> bytes:
@@ -107,6 +111,11 @@ def broker_of(entry: Entry) -> BrokerImage:
         value = load(entry)
         endpoints = tuple(Endpoint(e["listener"], e["host"], e["port"]) for e in value["endpoints"])
         return BrokerImage(int(_name(entry)), endpoints, value.get("rack"))
+
+
+def clock_key(broker_id: int) -> str:
+    """Key of a broker's retention clock (`odradek.log.clock`)."""
+    return f"{CLOCKS}/{broker_id}"
 
 
 def topic_key(name: str) -> str:
