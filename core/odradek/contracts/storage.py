@@ -43,8 +43,8 @@ Promises, each tried by `odradek.testing.storage`:
 A store finds the end of a log again by the batches themselves, so what it needs for that is
 exported here: `parse_header`, `check_crc`, `scan` and `find_next_valid` of `odradek.record`.
 
-All methods but `DataRef.views` are called from one trio thread. `async` methods may be cancelled at any await: the
-effect has then happened wholly or not at all, unless a method says otherwise.
+All methods but `DataRef.views` are called from one trio thread. `async` methods may be cancelled
+at any await: the effect has then happened wholly or not at all, unless a method says otherwise.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class LogEdit:
     `restart_at`: remove every segment, and let the log start and end, empty, at this offset: what
     a replica does that has nothing in common with its leader's log any more (Kafka's
     truncateFullyAndStartAt); only where `traits.truncatable`, and alone or with `blobs`.
-    `linger_ms`: how long a store that keeps segments as files leaves the bytes of the removed ones
+    `linger_ms`: how long a store that keeps segments as files leaves the bytes of those in `remove`
     where an operator can still find them (Kafka's file.delete.delay.ms). They are out of the log
     at once all the same, and go earlier when their room is needed or the store is opened again; a
     store without files may ignore it.
