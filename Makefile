@@ -37,7 +37,7 @@ format: $(BIN)/tox  ## format the code
 	@$(BIN)/tox exec -q -e lint -- ruff format .
 	@$(BIN)/tox exec -q -e lint -- ruff check --fix .
 
-reference: $(BIN)/odradek  ## write docs/reference/configuration.md from the settings' classes
+reference: $(BIN)/odradek  ## write the pages on settings from the settings' classes
 	@$(BIN)/python scripts/reference.py
 
 clean:  ## remove what make and tox made

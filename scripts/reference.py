@@ -1,7 +1,9 @@
-"""Write docs/reference/configuration.md from the classes that define the settings.
+"""Write two pages of docs/reference from the classes that define the settings.
 
-python scripts/reference.py           write it
-python scripts/reference.py --check   exit with 1 when the committed file is out of date
+configuration.md tells of the configuration file, topics.md of the settings of a topic.
+
+python scripts/reference.py           write them
+python scripts/reference.py --check   exit with 1 when a committed page is out of date
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from odradek.config import (
     topic_settings,
 )
 
-TARGET = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 INTRODUCTION = """\
 # Configuration
@@ -77,14 +79,61 @@ the coordinator is `memory:` too, unless another is given.
 """
 
 TOPICS = """\
-Defaults for every topic, under Kafka's names; a topic may override each of them (CreateTopics,
-IncrementalAlterConfigs). Types and bounds are Kafka's too. Settings marked *not yet enforced* are
-accepted, kept and reported, but this release does not act on them.
+Defaults for every topic, under Kafka's names: `retention.ms = 86400000`. A topic may override each
+of them. [Topic settings](topics.md) has them all, with their types and bounds.
+"""
+
+TOPIC_PAGE = """\
+# Topic settings
+
+<!-- Written by scripts/reference.py from odradek.config.topics. Change that, then run
+     `make reference`. -->
+
+What a topic can be told, under Kafka's names, with Kafka's types, defaults and bounds. The broker
+does what each of them says; what it does not do it refuses with INVALID_CONFIG and the reason,
+wherever it is asked for: when a topic is created, when its settings are altered, and in the
+configuration file.
+
+```sh
+odradek topics create clicks --config cleanup.policy=compact,delete --config retention.ms=86400000
+odradek topics alter clicks --set segment.ms=3600000 --unset retention.ms
+odradek topics describe clicks
+```
+
+A topic without a value of its own has the broker's, which the section `[topics]` of the
+configuration file sets, and without that the default below. In `odradek topics describe` and
+DescribeConfigs each value comes with its origin. Broker-wide is the name under which Kafka has the
+broker's value, and under which DescribeConfigs lists it among the synonyms.
+
+A change is in force at once for batches that arrive after it. Segments that exist already are
+judged by it when the broker looks at them next: for removal every
+`retention.check_interval_ms`, for compaction every `cleaner.backoff_ms` at the latest (see
+[Configuration](configuration.md#retention)).
+
+"""
+
+AGES = """
+Ages in retention and compaction are told by a clock that no jump of the machine's wall clock moves
+at once, so that a clock that goes wrong deletes nothing: see `retention.trust_clock` in
+[Configuration](configuration.md#retention).
+"""
+
+REFUSED = """
+## Settings of Kafka that are refused
+
 """
 
 
-def reference() -> str:
-    """Return the text of the page."""
+def pages() -> Mapping[Path, str]:
+    """Return the text of each page by its path."""
+    return {
+        REFERENCE / "configuration.md": configuration(),
+        REFERENCE / "topics.md": topics(),
+    }
+
+
+def configuration() -> str:
+    """Return the page on the configuration file."""
     infos = plugins.load().describe()
     broken = [f"{info.owner}: {info.problem}" for info in infos if info.problem]
     if broken:
@@ -102,7 +151,7 @@ def reference() -> str:
     parts.append(_section("`[retention]`", RetentionSettings))
     parts.append(_section("`[cleaner]`", CleanerSettings))
     parts.append(_section("`[scrub]`", ScrubSettings))
-    parts.append(_topics())
+    parts.append(f"## `[topics]`\n\n{TOPICS}")
     return "\n".join(parts)
 
 
@@ -136,18 +185,17 @@ def _table(settings: Mapping[str, Setting]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _topics() -> str:
-    lines = [f"## `[topics]`\n\n{TOPICS}", "| key | type | default | |", "|--|--|--|--|"]
+def topics() -> str:
+    """Return the page on the settings of a topic."""
+    lines = ["| setting | type | default | | broker-wide |", "|--|--|--|--|--|"]
     for name, row in topic_settings().items():
-        doc = _cell(row.doc) + ("" if row.enforced else " *Not yet enforced.*")
         kind = row.type.name.lower() + _bounds(row.setting)
         lines.append(
-            f"| `{name}` | {kind} | `{row.default}` | {doc} Broker-wide: `{row.synonym}`. |"
+            f"| `{name}` | {kind} | `{row.default}` | {_cell(row.doc)} | `{row.synonym}` |"
         )
-    lines += ["", "Of Kafka's topic settings, these are refused, with the reason:", ""]
-    lines += ["| key | reason |", "|--|--|"]
-    lines += [f"| `{name}` | {_cell(reason)} |" for name, reason in sorted(NOT_OFFERED.items())]
-    return "\n".join(lines) + "\n"
+    refused = ["| setting | why, or what to do instead |", "|--|--|"]
+    refused += [f"| `{name}` | {_cell(reason)} |" for name, reason in sorted(NOT_OFFERED.items())]
+    return TOPIC_PAGE + "\n".join(lines) + "\n" + AGES + REFUSED + "\n".join(refused) + "\n"
 
 
 def _cell(text: str) -> str:
@@ -198,15 +246,19 @@ def _default(declared: Setting) -> str:
 
 
 def main() -> int:
-    """Write the page, or check it."""
-    text = reference()
+    """Write the pages, or check them."""
+    outdated = [
+        (path, text)
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     if sys.argv[1:] == ["--check"]:
-        if TARGET.read_text(encoding="utf-8") != text:
-            print(f"{TARGET.name} is out of date: run `make reference`", file=sys.stderr)
-            return 1
-        return 0
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text, encoding="utf-8")
+        for path, _ in outdated:
+            print(f"{path.name} is out of date: run `make reference`", file=sys.stderr)
+        return 1 if outdated else 0
+    for path, text in outdated:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

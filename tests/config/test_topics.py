@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from odradek.config import (
@@ -64,7 +65,7 @@ def test_default_survives_the_string_form(name: str) -> None:
         ("cleanup.policy", " compact , compact ", "cleanup_policy", ("compact",)),
         ("retention.ms", " 10 ", "retention_ms", 10),
         ("retention.ms", "-1", "retention_ms", -1),
-        ("unclean.leader.election.enable", "TRUE", "unclean_leader_election_enable", True),
+        ("unclean.leader.election.enable", "FALSE", "unclean_leader_election_enable", False),
         ("min.cleanable.dirty.ratio", "1", "min_cleanable_dirty_ratio", 1.0),
         ("compression.type", "zstd", "compression_type", "zstd"),
     ],
@@ -92,6 +93,7 @@ def test_parse_reads_kafkas_strings(name: str, text: str, field: str, value: obj
         ({"cleanup.policy": "compact,keep"}, "cleanup.policy: 'keep' is not one of"),
         ({"cleanup.policy": ""}, "cleanup.policy: it names no policy"),
         ({"unclean.leader.election.enable": "yes"}, "'yes' is neither true nor false"),
+        ({"unclean.leader.election.enable": "true"}, "enable: only false is supported: a replica"),
         (
             {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
             "min.compaction.lag.ms is greater than max.compaction.lag.ms",
@@ -112,6 +114,39 @@ def test_parse_starts_from_the_base() -> None:
     base = TopicSettings(retention_ms=5)
     assert TopicSettings.parse({"segment.ms": "7"}, base).retention_ms == 5
     assert TopicSettings.parse({}, base) is base
+
+
+def test_stored_settings_are_kept_as_far_as_they_are_understood() -> None:
+    base = TopicSettings(segment_ms=7, max_compaction_lag_ms=100)
+    stored = {
+        "from.the.future": "1",
+        "unclean.leader.election.enable": "true",
+        "segment.ms": "soon",
+        "retention.ms": "5",
+    }
+    settings, problems = TopicSettings.salvage(stored, base)
+    assert settings == attrs.evolve(base, retention_ms=5)
+    assert len(problems) == 3
+    assert [name for name in stored if any(name in line for line in problems)] == [*stored][:3]
+    assert TopicSettings.salvage({"retention.ms": "5"}, base) == (settings, [])
+    settings, (problem,) = TopicSettings.salvage({"min.compaction.lag.ms": "200"}, base)
+    assert settings == base
+    assert "min.compaction.lag.ms is greater than max.compaction.lag.ms" in problem
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"retention.ms": "for ever"},
+        {"cleanup.policy": "keep", "retention.ms": "5", "retention.bytes": "5"},
+        {"retention.ms": "5", "retention.bytes": "5", "cleanup.policy": "compact,keep"},
+    ],
+)
+def test_what_cannot_be_read_deletes_nothing(stored: dict[str, str]) -> None:
+    settings, problems = TopicSettings.salvage(stored, TopicSettings())
+    assert (settings.retention_ms, settings.retention_bytes) == (-1, -1)
+    assert settings.cleanup_policy == ("delete",)
+    assert len(problems) == 1
 
 
 def test_what_is_not_offered_is_not_offered() -> None:

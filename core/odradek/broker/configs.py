@@ -94,11 +94,7 @@ def check_topic(configs: Mapping[str, str], defaults: TopicSettings) -> TopicSet
 
 def topic_configs(config: Config, overrides: Mapping[str, str]) -> list[Row]:
     """Every setting of a topic that has these of its own."""
-    try:
-        settings = TopicSettings.parse(overrides, config.topics)
-    except KafkaError:
-        settings = config.topics  # what is in force when the stored ones cannot be read
-        overrides = {}
+    settings, _ = TopicSettings.salvage(overrides, config.topics)
     rows = []
     for known in topic_settings().values():
         synonyms = [Synonym(known.synonym, known.default, Source.DEFAULT)]

@@ -314,12 +314,11 @@ class Hosting:
                 self.follower.opened(hosted, key.partition, log)
 
     def _settings(self, image: TopicImage) -> TopicSettings:
-        try:
-            return TopicSettings.parse(image.configs, self._defaults)
-        except KafkaError as error:
-            # Written by a newer version, or by hand: the topic must still be served.
-            logger.error("topic %s: its settings are ignored: %s", image.name, error)
-            return self._defaults
+        settings, problems = TopicSettings.salvage(image.configs, self._defaults)
+        for problem in problems:
+            # Written by another version, or by hand: the topic must still be served.
+            logger.error("topic %s: a setting is ignored: %s", image.name, problem)
+        return settings
 
     async def _close(self, hosted: HostedTopic) -> None:
         if self.by_name.get(hosted.image.name) is hosted:

@@ -22,13 +22,8 @@ from odradek.config.model import (
     PartSettings,
 )
 from odradek.config.secret import Secret
-from odradek.config.topics import (
-    NOT_OFFERED,
-    ConfigType,
-    TopicSetting,
-    TopicSettings,
-    topic_settings,
-)
+from odradek.config.topic_setting import ConfigType, TopicSetting
+from odradek.config.topics import NOT_OFFERED, TopicSettings, topic_settings
 from odradek.config.upkeep import CleanerSettings, RetentionSettings, ScrubSettings
 
 __all__ = [

@@ -1,42 +1,29 @@
 """The settings of a topic, under Kafka's names and with Kafka's defaults.
 
 Clients set them as strings (CreateTopics, IncrementalAlterConfigs) and read them as strings
-(DescribeConfigs); the broker uses the typed fields. Names, types, defaults and bounds are those of
-Apache Kafka 4.2 (`LogConfig.java`, `TopicConfig.java`), except where a setting says otherwise.
+(DescribeConfigs); the broker uses the typed fields. Every one is honoured: what Odradek does not do
+is refused. Names, types, defaults and bounds are those of Apache Kafka 4.3, whose own table a test
+compares with this one, except where a setting says otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
 import attrs
 
-from odradek.config.fields import ConfigError, Setting, nearest, setting, settings_of
+from odradek.config.fields import ConfigError, nearest, setting, settings_of
+from odradek.config.topic_setting import ConfigType, TopicSetting, text_of
 from odradek.errors import ErrorCode, KafkaError
 
-__all__ = ["NOT_OFFERED", "ConfigType", "TopicSetting", "TopicSettings", "topic_settings"]
+__all__ = ["NOT_OFFERED", "TopicSettings", "topic_settings"]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-
-
-class ConfigType(IntEnum):
-    """The type codes of DescribeConfigs (`ConfigType` in Kafka's `DescribeConfigsResponse`)."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
 
 
 NOT_OFFERED: Mapping[str, str] = {
@@ -47,20 +34,35 @@ NOT_OFFERED: Mapping[str, str] = {
     "flush.ms": "durability is a setting of the storage: see `durability` there",
     "follower.replication.throttled.replicas": "replication is not throttled",
     "leader.replication.throttled.replicas": "replication is not throttled",
+    "internal.segment.bytes": "use segment.bytes, which may be as small",
     "local.retention.bytes": "storage has one tier: use retention.bytes",
     "local.retention.ms": "storage has one tier: use retention.ms",
     "message.downconversion.enable": "message formats before version 2 are not served",
     "message.format.version": "every batch has message format version 2",
     "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms",
     "preallocate": "segments are not preallocated",
+    "remote.log.copy.disable": "storage has one tier",
+    "remote.log.delete.on.disable": "storage has one tier",
     "remote.storage.enable": "storage has one tier: choose an object store as the storage",
     "segment.index.bytes": "indexes grow with their segment",
 }
 """Kafka's topic settings that Odradek does not have, with what to do instead."""
 
 
+KEEPING: Mapping[str, Mapping[str, Any]] = {
+    "cleanup.policy": {"cleanup_policy": ("delete",), "retention_bytes": -1, "retention_ms": -1},
+    "retention.bytes": {"retention_bytes": -1},
+    "retention.ms": {"retention_ms": -1},
+}
+"""What keeps every record, in place of a setting that cannot be read."""
+
+
 def _policies(value: tuple[str, ...]) -> str | None:
     return "it names no policy" if not value else None
+
+
+def _clean(value: bool) -> str | None:
+    return "only false is supported: a replica that is behind never leads" if value else None
 
 
 @attrs.frozen(kw_only=True)
@@ -72,10 +74,10 @@ class TopicSettings:
         choices=("delete", "compact"),
         check=_policies,
         doc="What happens to old records: `delete` by age and size, `compact` to the newest "
-        "record of each key, or both, separated by a comma.",
+        "record of each key, or both, separated by a comma. With `compact` a record without a key "
+        "is refused.",
         server="log.cleanup.policy",
         code=ConfigType.LIST,
-        enforced=False,
     )
     compression_type: str = setting(
         "producer",
@@ -89,26 +91,29 @@ class TopicSettings:
         DAY_MS,
         minimum=0,
         maximum=LONG_MAX,
-        doc="How long compaction keeps the tombstone of a deleted key, in milliseconds.",
+        doc="How long compaction keeps a tombstone (a record without a value, which deletes its "
+        "key) from the first compaction that meets it, so that every consumer can hear of it; "
+        "in milliseconds.",
         server="log.cleaner.delete.retention.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     file_delete_delay_ms: int = setting(
         60_000,
         minimum=0,
         maximum=LONG_MAX,
-        doc="How long a segment's bytes stay after it was deleted from the log, in milliseconds.",
+        doc="How long the files of a removed segment stay beside the log, with `.deleted` at "
+        "the end of their names, in milliseconds; shorter when the disk runs full. Storage "
+        "without files removes a segment at once.",
         server="log.segment.delete.delay.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     index_interval_bytes: int = setting(
         4096,
         minimum=0,
         maximum=INT_MAX,
-        doc="Bytes of log between two entries of the sparse offset index. Smaller finds an "
-        "offset with less reading and costs memory.",
+        doc="Bytes of log between two entries of the index, in memory, of the segment that is "
+        "written. Smaller finds an offset with less reading and costs memory. Indexes of other "
+        "segments are the storage's, with entries 4096 bytes apart or less.",
         server="log.index.interval.bytes",
         code=ConfigType.INT,
     )
@@ -116,10 +121,10 @@ class TopicSettings:
         LONG_MAX,
         minimum=1,
         maximum=LONG_MAX,
-        doc="The longest time a record may stay uncompacted, in milliseconds.",
+        doc="The longest time a record may stay uncompacted, in milliseconds: then the log is "
+        "compacted whatever its `min.cleanable.dirty.ratio`, and its last segment ended for it.",
         server="log.cleaner.max.compaction.lag.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     max_message_bytes: int = setting(
         1_048_588,
@@ -158,19 +163,19 @@ class TopicSettings:
         0.5,
         minimum=0.0,
         maximum=1.0,
-        doc="The share of uncompacted bytes from which on a log is compacted, 0 to 1.",
+        doc="The share of uncompacted bytes from which on a log is compacted, 0 to 1. Lower "
+        "leaves fewer outdated records and costs more reading and writing.",
         server="log.cleaner.min.cleanable.ratio",
         code=ConfigType.DOUBLE,
-        enforced=False,
     )
     min_compaction_lag_ms: int = setting(
         0,
         minimum=0,
         maximum=LONG_MAX,
-        doc="The shortest time a record stays uncompacted, in milliseconds.",
+        doc="The shortest time a record stays uncompacted, in milliseconds: as long as a "
+        "consumer has for reading every record.",
         server="log.cleaner.min.compaction.lag.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     min_insync_replicas: int = setting(
         1,
@@ -180,27 +185,26 @@ class TopicSettings:
         "asked for `acks=all`.",
         server="min.insync.replicas",
         code=ConfigType.INT,
-        enforced=False,
     )
     retention_bytes: int = setting(
         -1,
         minimum=-1,
         maximum=LONG_MAX,
         doc="How large a partition may grow before its oldest segments are deleted, in bytes; "
-        "-1 for no limit.",
+        "-1 for no limit. Whole segments go, as long as at least so much is left. Only with "
+        "`delete` in `cleanup.policy`.",
         server="log.retention.bytes",
         code=ConfigType.LONG,
-        enforced=False,
     )
     retention_ms: int = setting(
         7 * DAY_MS,
         minimum=-1,
         maximum=LONG_MAX,
-        doc="How old records may grow before their segments are deleted, in milliseconds; "
-        "-1 for no limit.",
+        doc="How old the newest record of a segment may grow, by its timestamp, before the "
+        "segment is deleted, in milliseconds; -1 for no limit. Only with `delete` in "
+        "`cleanup.policy`.",
         server="log.retention.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     segment_bytes: int = setting(
         1_073_741_824,
@@ -215,11 +219,10 @@ class TopicSettings:
         0,
         minimum=0,
         maximum=LONG_MAX,
-        doc="Up to how much earlier than `segment.ms` a segment may end, at random, so that not "
-        "all partitions begin new ones at once; in milliseconds.",
+        doc="Up to how much earlier than `segment.ms` a segment ends, another time for each, so "
+        "that not all partitions begin new ones at once; in milliseconds.",
         server="log.roll.jitter.ms",
         code=ConfigType.LONG,
-        enforced=False,
     )
     segment_ms: int = setting(
         7 * DAY_MS,
@@ -232,11 +235,11 @@ class TopicSettings:
     )
     unclean_leader_election_enable: bool = setting(
         False,
+        check=_clean,
         doc="Whether a replica that is behind may become the leader when no other is left, "
-        "which loses records.",
+        "which loses records. Only `false` is supported.",
         server="unclean.leader.election.enable",
         code=ConfigType.BOOLEAN,
-        enforced=False,
     )
 
     def __attrs_post_init__(self) -> None:
@@ -265,6 +268,33 @@ class TopicSettings:
             except ValueError as error:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
         return cls._replace(base or cls(), values)
+
+    @classmethod
+    def salvage(
+        cls, overrides: Mapping[str, str], base: TopicSettings
+    ) -> tuple[TopicSettings, list[str]]:
+        """Return what of stored settings is understood, and a line on each that is not.
+
+        Another version may have stored them, or somebody by hand. What cannot be read has the
+        value of `base`, unless it decides what is deleted: then nothing is.
+        """
+        values: dict[str, Any] = {}
+        keeping: dict[str, Any] = {}
+        problems = []
+        for key, text in overrides.items():
+            try:
+                known = _known(key)
+                values[known.field] = known.parse(text)
+            except ValueError as error:
+                problems.append(str(error))
+                keeping |= KEEPING.get(key, {})
+        values |= keeping
+        try:
+            return cls._replace(base, values), problems
+        except KafkaError as error:  # two that are allowed, but not together
+            for field in ("min_compaction_lag_ms", "max_compaction_lag_ms"):
+                values.pop(field, None)
+            return cls._replace(base, values), [*problems, error.detail]
 
     @classmethod
     def _replace(cls, base: TopicSettings, values: Mapping[str, Any]) -> TopicSettings:
@@ -297,78 +327,6 @@ class TopicSettings:
             raise ConfigError([f"{place}: {error}"]) from None
 
 
-@attrs.frozen(slots=True)
-class TopicSetting:
-    """One row of the table for DescribeConfigs.
-
-    `name`: Kafka's. `field`: the attribute of TopicSettings. `synonym`: the broker-wide setting
-    of Kafka that gives its default. `default`: as a string. `enforced`: whether this release acts
-    on it, or only stores and reports it.
-    """
-
-    name: str
-    field: str
-    type: ConfigType
-    synonym: str
-    default: str
-    doc: str
-    enforced: bool
-    setting: Setting
-
-    def text(self, settings: TopicSettings) -> str:
-        """Return the value in force, in Kafka's string form."""
-        return _text(getattr(settings, self.field))
-
-    def parse(self, text: str) -> object:
-        """Read Kafka's string form. Raises ValueError, naming the key, for what is not allowed."""
-        value = self._convert(text.strip())  # Kafka trims too (ConfigDef.parseType)
-        problem = self.setting.problem(value)
-        if problem is not None:
-            raise ValueError(f"{self.name}: {problem}")
-        return value
-
-    def from_toml(self, value: object) -> object:
-        """Read a value of the configuration file. Raises ValueError, naming the key."""
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            return self.parse(",".join(value))
-        if isinstance(value, (bool, int, float, str)):
-            return self.parse(_text(value))
-        raise ValueError(f"{self.name}: expected a value, found {type(value).__name__}")
-
-    def _convert(self, text: str) -> object:
-        try:
-            if self.type in (ConfigType.INT, ConfigType.LONG):
-                return _whole(text)
-            if self.type is ConfigType.DOUBLE:
-                return float(text)
-        except ValueError:
-            raise ValueError(f"{self.name}: {text[:40]!r} is not a number") from None
-        if self.type is ConfigType.BOOLEAN:
-            if text.lower() not in ("true", "false"):
-                raise ValueError(f"{self.name}: {text[:40]!r} is neither true nor false")
-            return text.lower() == "true"
-        if self.type is ConfigType.LIST:
-            return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-        return text
-
-
-def _whole(text: str) -> int:
-    digits = text.removeprefix("-").removeprefix("+")
-    if not (digits.isascii() and digits.isdigit()):  # int() also takes "1_000" and other scripts
-        raise ValueError(text)
-    if len(digits) > 20:
-        raise ValueError(text)
-    return int(text)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value)
-
-
 def _known(key: str) -> TopicSetting:
     table = topic_settings()
     if key in table:
@@ -389,9 +347,8 @@ def topic_settings() -> Mapping[str, TopicSetting]:
             field=field,
             type=declared.extra["code"],
             synonym=declared.extra["server"],
-            default=_text(declared.default),
+            default=text_of(declared.default),
             doc=declared.doc,
-            enforced=declared.extra.get("enforced", True),
             setting=declared,
         )
     return rows
