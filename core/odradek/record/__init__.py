@@ -23,6 +23,11 @@ Clients and tools:
     for record in iter_records(data): ...              # many batches, control batches left out
     columns = decode_columns(data)           # as above, in Arrow's memory layout
 
+Compaction (`odradek.record.compacting`):
+
+    noted = note_window(view, offsets, end_offset)            # keys into an OffsetMap
+    cleaned = clean_window(view, offsets, end_offset=end_offset, ...)
+
 Records are read and written by a compiled module where there is one (`implementation()`), else by
 pure Python: the same results, the same errors (docs/reference/accelerator.md).
 
@@ -41,6 +46,14 @@ from odradek.record.batch import (
 )
 from odradek.record.builder import batch_size_bound
 from odradek.record.columns import BinaryColumn, Columns, HeaderColumn, decode_columns
+from odradek.record.compacting import (
+    Cleaned,
+    CorruptWindow,
+    Noted,
+    OffsetMap,
+    clean_window,
+    note_window,
+)
 from odradek.record.compression import CompressionType, compress, decompress
 from odradek.record.control import ControlType, TransactionMarker, decode_marker, encode_marker
 from odradek.record.crc import crc32c
@@ -57,11 +70,15 @@ __all__ = [
     "BatchBuilder",
     "BatchMeta",
     "BinaryColumn",
+    "Cleaned",
     "Columns",
     "CompressionType",
     "ControlType",
+    "CorruptWindow",
     "Header",
     "HeaderColumn",
+    "Noted",
+    "OffsetMap",
     "Problem",
     "Record",
     "Rules",
@@ -73,6 +90,7 @@ __all__ = [
     "assign",
     "batch_size_bound",
     "check_crc",
+    "clean_window",
     "compress",
     "crc32c",
     "decode_columns",
@@ -85,6 +103,7 @@ __all__ = [
     "implementation",
     "iter_records",
     "murmur2",
+    "note_window",
     "parse_header",
     "scan",
     "set_log_append_time",

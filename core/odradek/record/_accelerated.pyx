@@ -37,6 +37,7 @@ from odradek.record.compression import CompressionType, validate_level
 from odradek.record.layout import RawRecord as _RawRecord
 from odradek.record.layout import Record as _Record
 from odradek.record.layout import encode_record
+from odradek.record.pure_compacting import OffsetMap, clean_window, note_window
 
 cdef extern from *:
     """
@@ -117,7 +118,7 @@ cdef extern from *:
     void PyObject_GC_UnTrack(PyObject *container)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-INTERFACE = 3
+INTERFACE = 4
 COMPILER = (
     f"Cython {CYTHON_HEX_VERSION >> 24}.{CYTHON_HEX_VERSION >> 16 & 255}"
     f".{CYTHON_HEX_VERSION >> 8 & 255}"

@@ -17,9 +17,20 @@ from odradek.errors import CorruptBatch
 from odradek.record.builder import BatchBuilder
 from odradek.record.column import BinaryColumn, Columns, HeaderColumn
 from odradek.record.layout import Record, parse_headers, parse_records, read_varint
+from odradek.record.pure_compacting import OffsetMap, clean_window, note_window
 from odradek.types import Buffer
 
-__all__ = ["BatchBuilder", "ColumnCollector", "decode", "murmur2", "parse_records", "widen"]
+__all__ = [
+    "BatchBuilder",
+    "ColumnCollector",
+    "OffsetMap",
+    "clean_window",
+    "decode",
+    "murmur2",
+    "note_window",
+    "parse_records",
+    "widen",
+]
 
 _FAR: Final = 2**62
 """Offsets and timestamps this far from zero are added with care, for sums may leave 64 bits."""
