@@ -117,7 +117,8 @@ class PartitionLog:
     """A partition that this broker leads. Built by `open_log`; every method is single-threaded.
 
     Attributes: `log_start_offset`, `high_watermark`, `log_end_offset` (records, exclusive ends),
-    `leader_epoch`, `failure` (why the log is offline, or None).
+    `leader_epoch`, `failure` (why the log is offline, or None), `damage` (what was found wrong in
+    stored bytes, or None: such a log is not compacted).
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.producers = Producers()
         self.failure: StorageError | None = None
+        self.damage: str | None = None
         self.log_start_offset = snapshot.log_start
         self.log_end_offset = active.end_offset
         self.high_watermark = active.end_offset
