@@ -5,13 +5,15 @@ coordinator, and says when the wall clock is not believed.
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 
 import trio
 
 from odradek.broker.host import Boot, Host
 from odradek.cluster import keys
 from odradek.contracts.coordinator import Coordinator, CoordinatorError
-from odradek.log.clock import RetentionClock
+from odradek.log.clock import BELIEVED_MS, RetentionClock, Spell
 
 __all__ = ["Timekeeper"]
 
@@ -20,8 +22,9 @@ logger = logging.getLogger(__name__)
 SAVE_INTERVAL_S = 600.0
 """What a crash together with a reboot makes the clock fall behind, at most."""
 
-WARN_BEHIND_MS = 60_000
-WARN_INTERVAL_MS = 3_600_000
+WARN_MS = 60_000
+WARN_INTERVAL_MS = 60_000
+WARN_AGAIN_MS = 3_600_000
 CLOSE_PATIENCE_S = 2.0
 
 
@@ -37,6 +40,7 @@ class Timekeeper:
         boot = self._boot()
         self._clock = RetentionClock(host.now_ms(), boot.id, boot.ms)
         self._warned_ms: int | None = None
+        self._warned = ""
 
     def _boot(self) -> Boot:
         """The uptime; comparable in this process at least, where the system does not name it."""
@@ -55,43 +59,67 @@ class Timekeeper:
             self._clock = RetentionClock.load(entry.value)
         except ValueError as error:
             logger.warning(
-                "coordinator key %r is not understood (%s): the wall clock is believed as it is",
+                "coordinator key %r is not understood, and the wall clock is believed: %s",
                 self._key,
                 error,
             )
 
-    def now_ms(self) -> int:
-        """Return the time to go by, in milliseconds since 1970."""
+    def _look(self) -> int:
+        """Bring the clock up to date; return what the wall clock shows."""
         wall_ms = self._host.now_ms()
         boot = self._boot()
         self._clock = self._clock.advanced(wall_ms, boot.id, boot.ms)
-        if self._trust:
-            return wall_ms
-        self._warn(wall_ms, boot.ms)
-        return self._clock.now(wall_ms)
+        if not self._trust:
+            self._warn(wall_ms, boot.ms)
+        return wall_ms
+
+    def now_ms(self) -> int:
+        """Return the time by which things are old, in ms since 1970: never later than it is."""
+        wall_ms = self._look()
+        return wall_ms if self._trust else self._clock.now(wall_ms)
+
+    def proven_ms(self) -> int:
+        """Return the time from which a deadline counts, in ms since 1970: never too early."""
+        wall_ms = self._look()
+        return wall_ms if self._trust else self._clock.proven_ms
+
+    @property
+    def spells(self) -> Sequence[Spell]:
+        """When the wall clock was back: what was written then is younger than it looks."""
+        return () if self._trust else self._clock.spells
 
     def _warn(self, wall_ms: int, up_ms: int) -> None:
-        behind = self._clock.behind(wall_ms)
-        if behind <= WARN_BEHIND_MS:
-            if self._warned_ms is not None:
-                self._warned_ms = None
-                logger.info("the wall clock is believed again: retention has caught up with it")
+        gap = wall_ms - self._clock.proven_ms
+        side = "" if abs(gap) <= WARN_MS else "ahead" if gap > 0 else "back"
+        silent_ms = math.inf if self._warned_ms is None else up_ms - self._warned_ms
+        if side == self._warned:
+            if not side or silent_ms < WARN_AGAIN_MS:
+                return
+        elif silent_ms < WARN_INTERVAL_MS:  # a clock that goes to and fro
             return
-        if self._warned_ms is not None and up_ms - self._warned_ms < WARN_INTERVAL_MS:
-            return
-        self._warned_ms = up_ms
-        logger.warning(
-            "the wall clock is %s ahead of the time that is known to have passed, because it was "
-            "set or the machine was off: retention follows at twice real time and has caught up "
-            "after %s more, if the clock goes on like this. `trust_clock = true` in section "
-            "[retention] makes it believe the clock at once",
-            _duration(behind),
-            _duration(behind),
-        )
+        self._warned, self._warned_ms = side, up_ms
+        if side == "ahead":
+            logger.warning(
+                "the wall clock is %s ahead of the time that is known to have passed, because it "
+                "was set or the machine was off: retention follows it at twice real time, and "
+                "catches up in %s if the clock goes on like this. `trust_clock = true` in section "
+                "[retention] makes retention believe the clock at once",
+                _duration(gap),
+                _duration(gap),
+            )
+        elif side == "back":
+            logger.warning(
+                "the wall clock is %s back: what is written now looks older than it is. In %s it "
+                "is believed, if it goes on like this",
+                _duration(-gap),
+                _duration(BELIEVED_MS - max(self._clock.back_ms, 0)),
+            )
+        else:
+            logger.warning("the wall clock shows what it should again")
 
     async def save(self) -> None:
         """Remember the clock. A coordinator that does not answer is no reason to stop."""
-        self.now_ms()
+        self._look()
         try:
             await self._coordinator.put(self._key, self._clock.dump())
         except CoordinatorError as error:
@@ -110,9 +138,10 @@ class Timekeeper:
 
 
 def _duration(ms: int) -> str:
+    """`2 d 3 h`: the two largest units that count."""
     seconds = ms // 1000
     days, seconds = divmod(seconds, 86_400)
     hours, seconds = divmod(seconds, 3600)
     minutes, seconds = divmod(seconds, 60)
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+    return " ".join([f"{count} {unit}" for count, unit in parts if count][:2]) or "0 s"

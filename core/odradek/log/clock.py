@@ -3,59 +3,130 @@
 A wall clock that jumps a year ahead makes every record look old, and what is deleted then is gone
 for good. So the wall clock is held against what has really passed, by a clock that cannot jump:
 
-    proven   what the wall clock may show by now: it goes on by the real time that passed, and
-             approaches the wall clock by at most as much again, so at twice real time
+    proven   what the time should be: it goes on by the real time that passed, and approaches a
+             wall clock that is ahead by at most as much again, so at twice real time
     now      min(wall clock, proven)
 
 A step back is followed at once, because it deletes nothing; a jump forward takes as long as it is
-wide. See docs/decisions/0009-retention-clock.md.
+wide. What is written while the clock is back gets times that are too early, and would be deleted
+once the clock is right again: such spells are remembered, and the records of a spell are taken to
+be as young as its end. A clock that stays back for a day is believed, and proven follows it.
+
+See docs/decisions/0009-retention-clock.md.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-__all__ = ["RetentionClock"]
+__all__ = ["BELIEVED_MS", "RetentionClock", "Spell", "written_ms"]
 
 FORMAT = 1
+
+TOLERANCE_MS = 60_000
+"""How far back a wall clock may be before it counts as wrong: stepping and slewing are less."""
+
+BELIEVED_MS = 24 * 60 * 60 * 1000
+"""For how long a wall clock is back, in real time, before it counts as right after all."""
+
+SPELLS_KEPT = 16
+
+
+class Spell(NamedTuple):
+    """The wall clock was back, and showed the times from `from_ms` to `to_ms`, until `until_ms`.
+
+    `until_ms` is in proven time. All in ms since 1970, both ends included.
+    """
+
+    from_ms: int
+    to_ms: int
+    until_ms: int
+
+
+def written_ms(timestamp: int, spells: Iterable[Spell]) -> int:
+    """Return the latest time at which a record with that timestamp may have been written."""
+    latest = timestamp
+    for spell in spells:
+        if spell.from_ms <= timestamp <= spell.to_ms and spell.until_ms > latest:
+            latest = spell.until_ms
+    return latest
 
 
 @frozen(slots=True)
 class RetentionClock:
     """What is known of the time at one moment of an uptime. Times are in milliseconds.
 
-    `proven_ms`: the latest time since 1970 that is believed. `boot_id` and `boot_ms`: when that
-    was, as how long the machine had been up; two uptimes are compared only under the same id.
+    `proven_ms`: the time since 1970 that is believed. `boot_id` and `boot_ms`: when that was, as
+    how long the machine had been up; two uptimes are compared only under the same id. `back_ms`:
+    for how long the wall clock has been back, -1 while it is not; then the last of `spells` is
+    not over.
     """
 
     proven_ms: int
     boot_id: str
     boot_ms: int
+    back_ms: int = -1
+    spells: tuple[Spell, ...] = ()
 
     def advanced(self, wall_ms: int, boot_id: str, boot_ms: int) -> RetentionClock:
-        """Return the clock at a later moment. It never goes back.
+        """Return the clock at a later moment, at which the wall clock shows `wall_ms`.
 
         Time in which the machine was off counts for nothing: nobody can tell how long it was.
         """
         elapsed = boot_ms - self.boot_ms if boot_id and boot_id == self.boot_id else 0
         # A machine that was set back to a saved image has an uptime that goes back.
         elapsed = max(elapsed, 0)
-        proven = self.proven_ms + elapsed
-        proven += min(max(wall_ms - proven, -elapsed), elapsed)
-        return RetentionClock(proven, boot_id, boot_ms)
+        moved = evolve(self, proven_ms=self.proven_ms + elapsed, boot_id=boot_id, boot_ms=boot_ms)
+        if wall_ms < moved.proven_ms - TOLERANCE_MS:
+            return moved._back(wall_ms, elapsed)
+        gap = wall_ms - moved.proven_ms
+        return evolve(
+            moved,
+            proven_ms=moved.proven_ms + min(max(gap, -elapsed), elapsed),
+            back_ms=-1,
+            spells=moved._spells_after(elapsed),
+        )
+
+    def _back(self, wall_ms: int, elapsed: int) -> RetentionClock:
+        """Go on while the wall clock is back; the times of this clock have moved already."""
+        back_ms = self.back_ms + elapsed if self.back_ms >= 0 else 0
+        if back_ms > BELIEVED_MS:
+            spells = tuple(spell for spell in self.spells if spell.until_ms <= wall_ms)
+            return evolve(self, proven_ms=wall_ms, back_ms=-1, spells=spells)
+        spells = self._spells_after(elapsed)
+        if self.back_ms >= 0:
+            last = spells[-1]
+            if last.from_ms <= wall_ms <= last.to_ms + TOLERANCE_MS:
+                last = last._replace(to_ms=max(last.to_ms, wall_ms))
+                return evolve(self, back_ms=back_ms, spells=(*spells[:-1], last))
+        # It went back at some moment since it was last looked at.
+        begun = Spell(wall_ms - elapsed - TOLERANCE_MS, wall_ms, self.proven_ms)
+        spells = (*spells, begun)
+        if len(spells) > SPELLS_KEPT:
+            first, second = spells[:2]
+            both = Spell(
+                min(first.from_ms, second.from_ms),
+                max(first.to_ms, second.to_ms),
+                max(first.until_ms, second.until_ms),
+            )
+            spells = (both, *spells[2:])
+        return evolve(self, back_ms=back_ms, spells=spells)
+
+    def _spells_after(self, elapsed: int) -> tuple[Spell, ...]:
+        """The spells, the last one lasting until now if it was not over before."""
+        if self.back_ms < 0:
+            return self.spells
+        last = self.spells[-1]
+        lasting = last._replace(to_ms=last.to_ms + elapsed, until_ms=self.proven_ms)
+        return (*self.spells[:-1], lasting)
 
     def now(self, wall_ms: int) -> int:
         """Return the time to go by, now that the wall clock shows `wall_ms`."""
         return min(wall_ms, self.proven_ms)
-
-    def behind(self, wall_ms: int) -> int:
-        """Return how much of what the wall clock shows is not believed yet, 0 for nothing.
-
-        That is also how long it takes to be believed, if it is shown all the while.
-        """
-        return max(wall_ms - self.proven_ms, 0)
 
     def dump(self) -> bytes:
         """Encode for `load`."""
@@ -64,6 +135,8 @@ class RetentionClock:
             "proven_ms": self.proven_ms,
             "boot_id": self.boot_id,
             "boot_ms": self.boot_ms,
+            "back_ms": self.back_ms,
+            "spells": self.spells,
         }
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
@@ -72,10 +145,24 @@ class RetentionClock:
         """Decode what `dump` returned. Raises ValueError for anything else."""
         value = json.loads(data)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
-            raise ValueError(f"not a clock of format {FORMAT}")
-        proven_ms, boot_id, boot_ms = (value.get(k) for k in ("proven_ms", "boot_id", "boot_ms"))
-        if not (isinstance(proven_ms, int) and isinstance(boot_ms, int)):
-            raise ValueError("a clock whose times are not whole numbers")
-        if not isinstance(boot_id, str):
-            raise ValueError("a clock without the id of an uptime")
-        return cls(proven_ms, boot_id, boot_ms)
+            raise ValueError(f"it is not a clock of format {FORMAT}")
+        boot_id, spells = value.get("boot_id"), value.get("spells")
+        if not isinstance(boot_id, str) or not isinstance(spells, list):
+            raise ValueError("the id of an uptime or the spells are missing")
+        proven_ms, boot_ms, back_ms = _numbers(
+            [value.get("proven_ms"), value.get("boot_ms"), value.get("back_ms")]
+        )
+        if back_ms >= 0 and not spells:
+            raise ValueError("the spell that is not over is missing")
+        return cls(
+            proven_ms, boot_id, boot_ms, back_ms, tuple(Spell(*_numbers(each)) for each in spells)
+        )
+
+
+def _numbers(values: Any) -> tuple[int, int, int]:
+    """Three whole numbers. Raises ValueError for anything else."""
+    if isinstance(values, list) and all(type(value) is int for value in values):
+        match values:
+            case [first, second, third]:
+                return first, second, third
+    raise ValueError(f"{values!r} are not three whole numbers")

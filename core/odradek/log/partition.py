@@ -45,6 +45,7 @@ from odradek.errors import ErrorCode, KafkaError
 from odradek.log.index_cache import IndexCache
 from odradek.log.lookup import Headers, cut, position_of
 from odradek.log.producers import DamagedSnapshot, Producers
+from odradek.log.retention import roll_after_ms
 from odradek.record import BatchMeta, assign
 from odradek.record.batch import LOG_APPEND_TIME
 from odradek.types import Buffer, PartitionKey
@@ -153,6 +154,8 @@ class PartitionLog:
         self._active_first_timestamp = -1
         self._active_max_timestamp = active.max_timestamp
         self._active_index: SegmentIndex | None = None
+        self._roll_after_ms = 0
+        self._roll_settings: TopicSettings | None = None  # what that was worked out from
         self._watermark_segment = active.id
         self._watermark_position = active.size
         self._tail: _Tail | None = None
@@ -235,7 +238,10 @@ class PartitionLog:
             # reading it back for this would be I/O on the append path. Creation time stands in.
             first = self._active_created_ms
             timestamp = now_ms
-        return timestamp - first > self.settings.segment_ms
+        if self._roll_settings is not self.settings:
+            self._roll_settings = self.settings
+            self._roll_after_ms = roll_after_ms(self.settings, self.key, self._active_base)
+        return timestamp - first > self._roll_after_ms
 
     def _roll(self) -> None:
         sealed = self._writer.roll()
@@ -248,6 +254,7 @@ class PartitionLog:
         self._active_created_ms = active.created_ms
         self._active_first_timestamp = -1
         self._active_max_timestamp = -1
+        self._roll_settings = None
         self._save_producers_soon()
 
     async def _commit_appends(self) -> None:
@@ -550,7 +557,8 @@ class PartitionLog:
                     )
                 snapshot = self._writer.snapshot
             gone = tuple(s.id for s in snapshot.segments if s.sealed and s.end_offset <= target)
-            return LogEdit(remove=gone, log_start=target)
+            linger_ms = self.settings.file_delete_delay_ms
+            return LogEdit(remove=gone, log_start=target, linger_ms=linger_ms)
 
         await self.edit(decide)
         return self.log_start_offset
@@ -582,6 +590,17 @@ class PartitionLog:
         """Begin a new segment, unless the active one is empty. Raises StorageError."""
         if self._active_size:
             self._roll()
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Roll the active segment if it is too old, as the next append would; say whether it was.
+
+        For compaction, which leaves the active segment alone: a topic that nobody writes to must
+        be compacted as well. Raises StorageError.
+        """
+        if not self._active_size or not self._must_roll(0, self.log_end_offset - 1, now_ms, now_ms):
+            return False
+        self._roll()
+        return True
 
     async def restore_producers(self) -> None:
         """Rebuild the producers' state: the newest snapshot, then the batch headers after it."""
