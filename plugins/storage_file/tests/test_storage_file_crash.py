@@ -256,20 +256,20 @@ async def test_recovery_checks_no_more_than_what_followed_the_recovery_point(
     root = tmp_path / "log"
     root.mkdir()
     ops = LossyOps(root)
+    allowed = SETTINGS.recovery_bytes + 2000
     async with open_store(root.as_uri(), SETTINGS, ops) as store:
         writer = await store.open_writer(KEY, Claim(1, 1))
         assert isinstance(writer, FileWriter)
         log = Log(writer)
         for _ in range(100):
             await log.append(value_bytes=1000).wait()
-            if store._to_save:
-                with trio.fail_after(5):
-                    while writer.partition.saved < writer.partition.appended - 2000:
-                        await trio.lowlevel.checkpoint()
+            with trio.fail_after(30):  # a manifest is written beside appends, however long it takes
+                while writer.partition.appended > writer.partition.saved + allowed:
+                    await trio.lowlevel.checkpoint()
         log.append(value_bytes=1000)
         ops.killed(tmp_path / "killed")
     async with opened(tmp_path / "killed") as (_, again):
         assert not again.writer.recovery.clean
-        assert again.writer.recovery.scanned_bytes <= SETTINGS.recovery_bytes + 3000
+        assert again.writer.recovery.scanned_bytes <= allowed + 1100
         again.batches, again.end = log.batches, log.end
         await again.check()
