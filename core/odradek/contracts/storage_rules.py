@@ -61,10 +61,12 @@ def edited(
         ):
             raise OutOfRange(f"segment {segment.id} lies outside of the segments it replaces")
         by_id[segment.id] = segment
-    result = sorted(by_id.values(), key=lambda s: (s.base_offset, not s.sealed))
-    for left, right in pairwise(result):
-        if left.end_offset > right.base_offset:
-            raise OutOfRange(f"segments {left.id} and {right.id} would overlap")
+    result = list(by_id.values())
+    if edit.add:  # otherwise they are in order: retention of thousands of segments needs no sorting
+        result.sort(key=lambda s: (s.base_offset, not s.sealed))
+        for left, right in pairwise(result):
+            if left.end_offset > right.base_offset:
+                raise OutOfRange(f"segments {left.id} and {right.id} would overlap")
     start = log_start if edit.log_start is None else edit.log_start
     if not log_start <= start <= result[-1].end_offset:
         raise OutOfRange(f"log start {start} is not within [{log_start}, {result[-1].end_offset}]")

@@ -1,4 +1,4 @@
-"""Changes of a log's make-up: building segments, committing edits, truncating, starting anew.
+"""Changes of a log's make-up: committing edits, truncating, starting anew.
 
 An edit takes effect with one rename, that of the manifest. What has to happen to files afterwards
 (names to take, files to go, bytes to cut) is written in it, and is finished by the next opening
@@ -7,27 +7,23 @@ if a crash comes between.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import AsyncIterator
+import errno
 from typing import TYPE_CHECKING
 
 import trio
-from attrs import define
 
 from odradek.contracts.storage import (
-    Chunk,
     LogEdit,
     LogSnapshot,
     OutOfRange,
     SegmentInfo,
     crc32c,
 )
-from odradek.contracts.storage_rules import check_chunk, edited, edited_blobs
+from odradek.contracts.storage_rules import edited, edited_blobs
 from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
 from odradek_storage_file.bridge import in_thread
-from odradek_storage_file.indexes import IndexBuilder
+from odradek_storage_file.building import CREATE, Built
 from odradek_storage_file.layout import Manifest, SealedEntry
 from odradek_storage_file.ops import NO_SPACE, Ops, write_all
 from odradek_storage_file.saving import save_manifest
@@ -38,97 +34,7 @@ if TYPE_CHECKING:
     from odradek_storage_file.partition import Partition
     from odradek_storage_file.writer import FileWriter
 
-__all__ = ["Built", "build", "commit", "truncate"]
-
-CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-
-
-@define(eq=False)
-class Built:
-    """A detached segment: durable files that no manifest names yet."""
-
-    info: SegmentInfo
-    rows: int
-    crc: int
-    stem: str
-    ops: Ops
-
-    def discard(self) -> None:
-        """Remove the files."""
-        for suffix in layout.SUFFIXES:
-            try:
-                self.ops.remove(self.stem + suffix)
-            except OSError:
-                return  # the next opening removes them
-
-
-# -- building --------------------------------------------------------------------------------
-
-
-async def build(writer: FileWriter, chunks: AsyncIterator[Chunk]) -> Built:
-    """See `PartitionWriter.build`."""
-    partition = writer.partition
-    store = partition.store
-    ops = store.ops
-    segment_id = 2 * partition.next_file + 1
-    partition.next_file += 1
-    stem = f"{partition.path}/{segment_id}.built"
-    fd = -1
-    size = 0
-    end = -1
-    builder: IndexBuilder | None = None
-    done = False
-    try:
-        async for chunk in chunks:
-            writer.check()
-            if builder is None:
-                end = chunk.batches[0].base_offset if chunk.batches else 0
-                builder = IndexBuilder(end)
-                fd = await in_thread(ops.open_patiently, stem + ".log", CREATE, 0o644)
-            length = check_chunk(chunk, end)
-            store.space.more(length)
-            await in_thread(write_all, ops, fd, list(chunk.buffers), size)
-            for meta in chunk.batches:
-                builder.note(meta, size)
-                size += meta.size
-            end = chunk.batches[-1].last_offset + 1
-            if builder.full:
-                builder.flush(ops, stem)
-        if builder is None:
-            raise ValueError("a segment cannot be built from nothing")
-        writer.check()
-        builder.seal()
-        builder.flush(ops, stem)
-        await in_thread(_finish_built, ops, fd, partition.path)
-        writer.check()
-        done = True
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise store.space.exhausted() from error
-        raise store.fail(error, f"cannot write {stem}.log") from error
-    finally:
-        if fd >= 0:
-            ops.close(fd)
-        if not done:
-            for suffix in layout.SUFFIXES:
-                ops.remove(stem + suffix)
-    info = SegmentInfo(
-        segment_id,
-        builder.base,
-        end,
-        size,
-        builder.max_timestamp,
-        builder.max_timestamp_offset,
-        time.time_ns() // 1_000_000,
-        True,
-    )
-    return Built(info, builder.rows, builder.crc, stem, ops)
-
-
-def _finish_built(ops: Ops, fd: int, path: str) -> None:
-    ops.fdatasync(fd)
-    ops.sync_directory(path)
-
+__all__ = ["commit", "truncate"]
 
 # -- committing ------------------------------------------------------------------------------
 
@@ -140,6 +46,9 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
         return await _restart(writer, edit, edit.restart_at)
     async with partition.edits:
         writer.check()
+        store = partition.store
+        if store.space.is_scarce:
+            await store.upkeep.clear()
         infos, log_start = edited(
             partition.snapshot().segments, partition.log_start, edit, writer.built
         )
@@ -151,7 +60,7 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
         writer.check()
         with trio.CancelScope(shield=True):
             await _write_blobs(partition, manifest, edit)
-            _change(manifest, infos[:-1], built, edit, log_start)
+            gone = _change(manifest, infos[:-1], built, edit, log_start)
             await partition.write(manifest)
             for segment_id in built:
                 del writer.built[segment_id]
@@ -161,13 +70,22 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
             partition.blob_files = dict(manifest.blobs)
             partition.replace(edit.remove, list(built.values()))
             partition.saved = appended
-            store = partition.store
             store.saved(partition)
-            if manifest.swaps or manifest.removed or old_blobs != manifest.blobs:
+            lingers = edit.linger_ms > 0 and not store.space.is_scarce
+            if gone or built or old_blobs != manifest.blobs:
                 try:
-                    await in_thread(_finish_commit, store.ops, partition.path, manifest, old_blobs)
+                    left = await in_thread(
+                        _finish_commit,
+                        store.ops,
+                        partition.path,
+                        manifest,
+                        gone if lingers else [],
+                        old_blobs,
+                    )
                 except OSError as error:
                     raise store.fail(error, f"cannot finish an edit of {partition.path}") from error
+                if left:
+                    store.upkeep.linger(edit.linger_ms / 1000, left)
             partition.renamed()
         return partition.snapshot()
 
@@ -222,8 +140,11 @@ def _change(
     built: dict[int, Built],
     edit: LogEdit,
     log_start: int,
-) -> None:
-    """Apply an edit to a manifest: `infos` are the sealed segments that it leaves."""
+) -> list[SealedEntry]:
+    """Apply an edit to a manifest: `infos` are the sealed segments that it leaves.
+
+    Returns the entries of those that it removes.
+    """
     entries = {entry.id: entry for entry in manifest.sealed}
     for segment_id, each in built.items():
         info = each.info
@@ -240,14 +161,36 @@ def _change(
         )
         manifest.swaps[segment_id] = info.base_offset
     kept = {info.base_offset for info in infos} | {manifest.active.base}
-    manifest.removed = [entries[i].base for i in edit.remove if entries[i].base not in kept]
+    gone = [entries[i] for i in edit.remove]
+    manifest.removed = [entry.base for entry in gone if entry.base not in kept]
     manifest.sealed = [entries[info.id] for info in infos]
     manifest.log_start = log_start
+    return gone
 
 
 def _finish_commit(
-    ops: Ops, path: str, manifest: Manifest, old_blobs: dict[str, tuple[int, int, int]]
-) -> None:
+    ops: Ops,
+    path: str,
+    manifest: Manifest,
+    lingers: list[SealedEntry],
+    old_blobs: dict[str, tuple[int, int, int]],
+) -> list[tuple[str, int]]:
+    """Do what the manifest says; return the files (path, size) that stay under another name.
+
+    Data that lingers leaves its name before a built segment takes it. After a crash the next
+    opening does all the rest, and removes what lingers.
+    """
+    left = []
+    for entry in lingers:
+        name = f"{path}/{layout.deleted_name(entry.base, entry.id)}"
+        try:
+            ops.rename(f"{path}/{layout.stem(entry.base)}{layout.SUFFIXES[0]}", name)
+        except OSError as error:
+            # A longer name may need a block of the directory. Lingering is a convenience.
+            if error.errno not in (errno.ENOENT, *NO_SPACE):
+                raise
+        else:
+            left.append((name, entry.size))
     for segment_id, base in manifest.swaps.items():
         for suffix in layout.SUFFIXES:
             try:
@@ -267,6 +210,7 @@ def _finish_commit(
             ops.remove(f"{path}/{layout.blob_name(number)}")
     if manifest.swaps or manifest.removed:
         ops.sync_directory(path)
+    return left
 
 
 # -- truncating ------------------------------------------------------------------------------

@@ -220,10 +220,8 @@ def walk(ops: Ops, fd: int, position: int, end: int) -> Iterator[tuple[BatchMeta
         position += meta.size
 
 
-def rebuild_index(
-    ops: Ops, fd: int, stem: str, base: int, size: int, save: bool
-) -> tuple[IndexBuilder, SegmentIndex]:
-    """Make the index of a segment's first `size` bytes from its batches; write it if `save`.
+def rebuild_index(ops: Ops, fd: int, base: int, size: int) -> tuple[IndexBuilder, SegmentIndex]:
+    """Make the index of a segment's first `size` bytes from its batches; nothing is written.
 
     Raises CorruptBatch, OSError.
     """
@@ -235,8 +233,6 @@ def rebuild_index(
     for offset, position, timestamp in _ROW.iter_unpack(builder.pending_rows):
         index.add(base + offset, position, timestamp)
     builder.seal()
-    if save:
-        builder.flush(ops, stem)
     return builder, index
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from attrs import define, field
+from attrs import define, field, fields
 
 from odradek.contracts.storage import Corrupt, EpochStart, PartitionKey, crc32c
 
@@ -29,6 +30,7 @@ __all__ = [
     "Manifest",
     "SealedEntry",
     "blob_name",
+    "deleted_name",
     "directory_key",
     "directory_name",
     "epoch_checkpoint",
@@ -52,6 +54,9 @@ _DIRECTORY = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(0|[1-9]
 _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _HEADER = re.compile(rb"odradek (\S+) ([0-9]+) crc32c ([0-9a-f]{8})\n")
 _FORMAT = 1
+
+ROWS_AT_ONCE = 256
+"""Segments encoded in one go: about 0.5 ms."""
 
 
 def directory_name(key: PartitionKey) -> str:
@@ -79,6 +84,11 @@ def segment_base(name: str) -> int | None:
 def blob_name(number: int) -> str:
     """Name of the file that holds a blob."""
     return f"{number}.blob"
+
+
+def deleted_name(base_offset: int, segment_id: int) -> str:
+    """Name under which a removed segment's data lingers: no two segments share an id."""
+    return f"{stem(base_offset)}{SUFFIXES[0]}.{segment_id}{DELETED_SUFFIX}"
 
 
 def wrap(kind: str, body: bytes) -> bytes:
@@ -174,10 +184,10 @@ class Manifest:
             "removed": self.removed,
             "truncate_to": self.truncate_to,
             "restart": self.restart,
-            "sealed": [tuple(_fields(entry).values()) for entry in self.sealed],
         }
         text = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in body.items())
-        return wrap("manifest", f"{{{text}}}\n".encode())
+        sealed = ", ".join(_rows(self.sealed))
+        return wrap("manifest", f'{{{text},\n"sealed": [{sealed}]}}\n'.encode())
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
@@ -199,5 +209,19 @@ class Manifest:
         )
 
 
-def _fields(entry: SealedEntry | ActiveEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__slots__ if name != "__weakref__"}
+_SEALED = attrgetter(*(each.name for each in fields(SealedEntry)))
+
+
+def _rows(entries: Sequence[SealedEntry]) -> Iterator[str]:
+    """Yield the entries as JSON, some hundred at a time.
+
+    `json.dumps` keeps the interpreter to itself until it returns: 20 ms for 10,000 segments, for
+    which everybody would wait, though it runs in a worker.
+    """
+    for start in range(0, len(entries), ROWS_AT_ONCE):
+        part = entries[start : start + ROWS_AT_ONCE]
+        yield json.dumps(list(map(_SEALED, part)))[1:-1]
+
+
+def _fields(entry: ActiveEntry) -> dict[str, Any]:
+    return {each.name: getattr(entry, each.name) for each in fields(ActiveEntry)}

@@ -58,6 +58,30 @@ class Ops:
             return True
         return True
 
+    def read_cached(self, fd: int, buffer: memoryview, position: int) -> int | None:
+        """Read what the page cache holds from `position` on; return how many bytes that was.
+
+        None where the file system cannot tell (see `is_cached`).
+        """
+        try:
+            return os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return None
+
+    def read_into(self, fd: int, buffer: memoryview, position: int) -> int:
+        """Read from `position` on; return how many bytes came, 0 at the end. Raises OSError."""
+        return os.preadv(fd, [buffer], position)
+
+    def open_again(self, fd: int) -> int:
+        """Open the file behind a descriptor once more, for reading. Raises OSError."""
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def advise(self, fd: int, position: int, count: int, advice: int) -> None:
+        """Tell the kernel what to do with its cache (posix_fadvise). Raises OSError."""
+        os.posix_fadvise(fd, position, count, advice)
+
     def open_patiently(self, path: str, flags: int, mode: int = 0o777) -> int:
         """Open a file, waiting for a free descriptor; for worker threads only. Raises OSError.
 

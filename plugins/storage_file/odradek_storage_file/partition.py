@@ -21,6 +21,7 @@ from odradek.contracts.storage import (
     SegmentInfo,
     Unavailable,
 )
+from odradek.types import Buffer
 from odradek_storage_file import layout
 from odradek_storage_file.bridge import Work, in_thread
 from odradek_storage_file.files import SegmentFile
@@ -32,7 +33,7 @@ from odradek_storage_file.recovery import Loaded
 from odradek_storage_file.saving import save_manifest
 
 if TYPE_CHECKING:
-    from odradek_storage_file.edits import Built
+    from odradek_storage_file.building import Built
     from odradek_storage_file.store import FileStore
     from odradek_storage_file.writer import FileWriter
 
@@ -55,6 +56,7 @@ class Partition:
     __slots__ = (
         "_changed_directory",
         "_dirty_file",
+        "_infos",
         "_queued",
         "_snapshot",
         "_syncing",
@@ -172,6 +174,7 @@ class Partition:
         self.durable_end = self.end
         self.synced = self.appended
         self.saved = self.appended
+        self._infos: tuple[SegmentInfo, ...] | None = None
         self._snapshot: LogSnapshot | None = None
         self.store.saved(self)
 
@@ -181,8 +184,11 @@ class Partition:
         """The log as it is now; built when asked for, and kept until something changes."""
         snapshot = self._snapshot
         if snapshot is None:
+            infos = self._infos
+            if infos is None:  # for thousands of segments a millisecond, too much for each append
+                infos = self._infos = tuple([segment.info for segment in self.sealed])
             snapshot = self._snapshot = LogSnapshot(
-                (*[segment.info for segment in self.sealed], self.active_info()),
+                (*infos, self.active_info()),
                 self.log_start,
                 self.durable_end if self.store.waits_for_sync else self.end,
                 tuple(self.epochs),
@@ -246,7 +252,7 @@ class Partition:
             if written != size:
                 write_all(store.ops, fd, _rest(buffers, written), position + written)
         except OSError as error:
-            raise self._write_failed(fd, position, error) from error
+            self._write_again(fd, buffers, position, size, error)
         builder = self.builder
         for meta in batches:
             builder.note(meta, position)
@@ -272,16 +278,25 @@ class Partition:
             store.commits.count(size)
         return appended
 
-    def _write_failed(self, fd: int, position: int, error: OSError) -> Exception:
-        """Take back what a write left behind; what to raise is returned."""
-        if error.errno in NO_SPACE:
+    def _write_again(
+        self, fd: int, buffers: Sequence[Buffer], position: int, size: int, error: OSError
+    ) -> None:
+        """After a write that failed: take back what it left, and try again if room can be made.
+
+        Raises Full, Offline.
+        """
+        store = self.store
+        while error.errno in NO_SPACE:
             try:
-                self.store.ops.ftruncate(fd, position)
+                store.ops.ftruncate(fd, position)
+                if not store.space.reclaim(size):
+                    raise store.space.exhausted() from error
+                write_all(store.ops, fd, buffers, position)
             except OSError as second:
                 error = second
             else:
-                return self.store.space.exhausted()
-        return self.store.fail(error, f"cannot write {self.path}")
+                return
+        raise store.fail(error, f"cannot write {self.path}") from error
 
     def roll(self) -> SegmentInfo:
         """Seal the active segment. See `PartitionWriter.roll`."""
@@ -312,9 +327,10 @@ class Partition:
         self.file = SegmentFile(store.files, path, fd)
         self.builder = IndexBuilder(self.base)
         self._changed_directory = True
+        self._infos = None
         self._snapshot = None
         self.saved = -1
-        store.save_soon(self)
+        store.upkeep.save_soon(self)
         return sealed.info
 
     def _sealed_active(self) -> Segment:
@@ -441,6 +457,7 @@ class Partition:
             file.later_path = f"{self.path}/{layout.stem(each.info.base_offset)}.log"
             self.sealed.append(Segment(each.info, each.rows, each.crc, file))
         self.sealed.sort(key=lambda s: s.info.base_offset)
+        self._infos = None
         self._snapshot = None
 
     def renamed(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from odradek.contracts.storage import (
     Corrupt,
     DataRef,
@@ -19,6 +21,7 @@ from odradek_storage_file.bridge import in_thread
 from odradek_storage_file.files import FileRef, SegmentFile
 from odradek_storage_file.indexes import load_index, rebuild_index
 from odradek_storage_file.layout import SealedEntry
+from odradek_storage_file.once import OnceRef
 from odradek_storage_file.ops import Ops
 
 if TYPE_CHECKING:
@@ -30,28 +33,38 @@ __all__ = ["Segment", "index", "read"]
 class Segment:
     """A sealed segment: what is told of it, and its file."""
 
-    __slots__ = ("crc", "file", "info", "rows")
+    __slots__ = ("_entry", "crc", "file", "info", "rows")
 
     def __init__(self, info: SegmentInfo, rows: int, crc: int, file: SegmentFile) -> None:
         self.info = info
         self.rows = rows
         self.crc = crc
         self.file = file
+        self._entry: SealedEntry | None = None
 
     def entry(self) -> SealedEntry:
-        """Its line in the manifest."""
-        info = self.info
-        return SealedEntry(
-            info.id,
-            info.base_offset,
-            info.end_offset,
-            info.size,
-            info.max_timestamp,
-            info.max_timestamp_offset,
-            info.created_ms,
-            self.rows,
-            self.crc,
-        )
+        """Its line in the manifest: kept, as every roll writes the lines of all segments."""
+        entry = self._entry
+        if entry is None:
+            info = self.info
+            entry = self._entry = SealedEntry(
+                info.id,
+                info.base_offset,
+                info.end_offset,
+                info.size,
+                info.max_timestamp,
+                info.max_timestamp_offset,
+                info.created_ms,
+                self.rows,
+                self.crc,
+            )
+        return entry
+
+    def reindexed(self, rows: int, crc: int) -> None:
+        """Take note of the index that was made anew."""
+        self.rows = rows
+        self.crc = crc
+        self._entry = None
 
 
 def _find(partition: Partition, segment_id: int) -> Segment | None:
@@ -81,6 +94,8 @@ async def read(
     if not 0 <= position <= size:
         raise OutOfRange(f"position {position} is beyond the {size} bytes of {file.path}")
     count = min(max_bytes, size - position)
+    if hint is Hint.ONCE and segment is not None:
+        return OnceRef(file, position, count)  # what waits for the disk is `views`
     ref = FileRef(file, position, count)
     if hint is not Hint.TAIL and count:
         try:
@@ -131,37 +146,45 @@ async def index(partition: Partition, segment_id: int) -> SegmentIndex:
         file, base, size = segment.file, segment.info.base_offset, segment.info.size
         rows, crc, pending = segment.rows, segment.crc, b""
     assert file is not None
-    stem = f"{partition.path}/{layout.stem(base)}"
+    # The files of a segment that an edit has just put in are being renamed. What lies under the
+    # final name meanwhile belongs to the segment that it replaced, and has another CRC.
+    paths = dict.fromkeys((file.path, file.later_path))  # in the order in which they are true
     ops = partition.store.ops
-    if rows <= 64:  # one small read costs less than a thread
-        index = load_index(ops, stem + ".rows", base, rows, crc, pending)
-    else:
-        index = await in_thread(load_index, ops, stem + ".rows", base, rows, crc, pending)
-    if index is not None:
-        return index
-    return await _rebuilt(partition, file, stem, base, size, segment)
+    for path in paths:
+        stem = path.removesuffix(layout.SUFFIXES[0])
+        if rows <= 64:  # one small read costs less than a thread
+            index = load_index(ops, stem + ".rows", base, rows, crc, pending)
+        else:
+            index = await in_thread(load_index, ops, stem + ".rows", base, rows, crc, pending)
+        if index is not None:
+            return index
+    return await _rebuilt(partition, file, base, size, segment)
 
 
 async def _rebuilt(
     partition: Partition,
     file: SegmentFile,
-    stem: str,
     base: int,
     size: int,
     segment: Segment | None,
 ) -> SegmentIndex:
+    ops = partition.store.ops
     fd = file.hold()
     try:
-        builder, index = await in_thread(
-            rebuild_index, partition.store.ops, fd, stem, base, size, segment is not None
-        )
+        builder, index = await in_thread(rebuild_index, ops, fd, base, size)
     except CorruptBatch as error:
         raise Corrupt(f"{file.path}: {error.detail}; repair the partition") from error
     except OSError as error:
         raise Unavailable(f"cannot read {file.path}: {error.strerror}") from error
     finally:
         file.release()
-    if segment is not None and segment in partition.sealed:
-        segment.rows, segment.crc = builder.rows, builder.crc
-        partition.saved = -1  # the manifest has the old CRC
+    if segment is not None and not partition.edits.locked():
+        # An edit may give the name to another segment: if there is one, the index is made again.
+        async with partition.edits:
+            if segment in partition.sealed and not partition.closed:
+                stem = f"{partition.path}/{layout.stem(base)}"
+                with trio.CancelScope(shield=True):
+                    await in_thread(builder.flush, ops, stem)
+                segment.reindexed(builder.rows, builder.crc)
+                partition.saved = -1  # the manifest has the old CRC
     return index

@@ -43,6 +43,9 @@ LARGEST_BATCH = 256 * 1024 * 1024
 """A length above this is taken for damage; Kafka's largest message is bounded by 2 GiB, brokers
 accept 1 MiB by default and a frame of Odradek's holds 32 MiB."""
 
+LEFTOVERS = (".tmp", ".blob", layout.DELETED_SUFFIX)
+"""Names of files that opening removes, but for the blobs of the manifest."""
+
 
 @define
 class Loaded:
@@ -170,7 +173,7 @@ def finish_edits(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bo
             names.discard(f"{layout.stem(base)}{suffix}")
     kept = {layout.blob_name(number) for number, _, _ in manifest.blobs.values()}
     for name in list(names):
-        if ".built." in name or (name.endswith((".tmp", ".blob")) and name not in kept):
+        if ".built." in name or (name.endswith(LEFTOVERS) and name not in kept):
             ops.remove(f"{path}/{name}")
             names.discard(name)
     if changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 import trio
 
@@ -17,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 STEP = 8 * 1024 * 1024
 """Bytes appended between two looks at the file system."""
+
+SCARCE = 8 * STEP
+"""Bytes above the soft limit below which removed segments do not linger any more."""
 
 POLL_S = 0.05
 """How often to look while somebody waits for room; nobody does in ordinary times."""
@@ -40,7 +44,10 @@ class Space:
         self._full = False
         self._refused = 0
         self._unproven = False
+        self._dropped = False
         self.left = 0
+        self.scarce: Callable[[], object] = lambda: None
+        self.reclaim: Callable[[int], bool] = lambda _: False
 
     def free(self) -> int:
         """Bytes that this user may still write to the file system. Raises OSError."""
@@ -51,8 +58,12 @@ class Space:
         """Let `size` bytes be appended, and some more without asking. Raises Full."""
         try:
             allowed = self.free() - self._min_free
+            while allowed < size and self.reclaim(size - allowed):
+                allowed = self.free() - self._min_free
         except OSError as error:
             raise Full(f"cannot tell the free space of {self._root}: {error.strerror}") from error
+        if allowed < size + SCARCE:
+            self.scarce()
         if allowed < size:
             self.left = 0
             self._refuse(allowed + self._min_free, size)
@@ -72,6 +83,17 @@ class Space:
                 self._root,
                 allowed + self._min_free,
             )
+        if self._dropped and allowed - size >= 2 * self._ballast:
+            self._dropped = False
+            self._set_ballast()
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether there is little room left, or none."""
+        try:
+            return self.free() - self._min_free < SCARCE
+        except OSError:
+            return True
 
     def _refuse(self, free: int, size: int) -> None:
         """Note that there is no room for `size` bytes; say so if there was until now."""
@@ -117,12 +139,19 @@ class Space:
     def load_ballast(self) -> None:
         """Set room aside, if there is plenty. A lack of ballast is no error.
 
-        As this is what a store starts with, it also warns when records would be refused.
+        What was given back on a full disk is set aside again by `more`. As this is what a store
+        starts with, it also warns when records would be refused.
         """
         try:
             free = self.free()
             if free < self._min_free:
                 self._refuse(free, 0)
+        except OSError:
+            return
+        self._set_ballast()
+
+    def _set_ballast(self) -> None:
+        try:
             if os.path.exists(self._path) and os.stat(self._path).st_size == self._ballast:
                 return
             if not self._ballast or self.free() < self._min_free + 2 * self._ballast:
@@ -145,6 +174,7 @@ class Space:
         try:
             had = os.fstat(fd).st_blocks > 0
             self._ops.ftruncate(fd, 0)
+            self._dropped = True
             return had
         except OSError:
             return False

@@ -16,7 +16,6 @@ from odradek.contracts.storage import (
     Claim,
     Corrupt,
     Fenced,
-    Full,
     Offline,
     OutOfRange,
     PartitionKey,
@@ -39,6 +38,7 @@ from odradek_storage_file.probe import probe
 from odradek_storage_file.recovery import create, load, look
 from odradek_storage_file.settings import FileStorageSettings
 from odradek_storage_file.space import Space
+from odradek_storage_file.upkeep import Upkeep
 from odradek_storage_file.writer import FileReader, FileWriter
 
 __all__ = ["FileStore", "open_store", "root_of"]
@@ -78,9 +78,9 @@ class FileStore(SegmentStore):
         self._opening: dict[PartitionKey, trio.Lock] = {}
         self._unsaved: dict[Partition, int] = {}
         self._unsaved_bytes = 0
-        self._to_save: dict[Partition, None] = {}
-        self._upkeep = trio.lowlevel.ParkingLot()
-        self._to_delete: list[str] = []
+        self.upkeep = Upkeep(self)
+        self.space.reclaim = self.upkeep.lingering.reclaim
+        self.space.scarce = self.upkeep.clear_soon
         self._closing = False
         self.was_clean = False
 
@@ -243,7 +243,7 @@ class FileStore(SegmentStore):
     def _unload(self, partition: Partition) -> None:
         if self._live.get(partition.key) is partition:
             del self._live[partition.key]
-        self._to_save.pop(partition, None)
+        self.upkeep.to_save.pop(partition, None)
         self.saved(partition)
         partition.close()
 
@@ -256,8 +256,7 @@ class FileStore(SegmentStore):
             return
         except OSError as error:
             raise self.fail(error, f"cannot remove {self.root}/{name}") from error
-        self._to_delete.append(away)
-        self._upkeep.unpark_all()
+        self.upkeep.delete([away])
 
     async def _forget_clean_shutdown(self) -> None:
         """Remove the marker, durably, before anything is written."""
@@ -268,13 +267,7 @@ class FileStore(SegmentStore):
             except OSError as error:
                 raise self.fail(error, f"cannot write {self.root}") from error
 
-    # -- upkeep ------------------------------------------------------------------------------
-
-    def save_soon(self, partition: Partition) -> None:
-        """Have the manifest of a partition written in the background."""
-        if partition not in self._to_save:
-            self._to_save[partition] = None
-            self._upkeep.unpark_all()
+    # -- recovery points -----------------------------------------------------------------------
 
     def synced(self, partition: Partition, size: int) -> None:
         """Take note of synced bytes; move recovery points that have fallen far behind."""
@@ -283,36 +276,13 @@ class FileStore(SegmentStore):
         self._unsaved[partition] = unsaved
         self._unsaved_bytes += size
         if unsaved >= bound:
-            self.save_soon(partition)
+            self.upkeep.save_soon(partition)
         elif self._unsaved_bytes >= ALL_PARTITIONS * bound:
-            self.save_soon(max(self._unsaved, key=self._unsaved.__getitem__))
+            self.upkeep.save_soon(max(self._unsaved, key=self._unsaved.__getitem__))
 
     def saved(self, partition: Partition) -> None:
         """Take note that a partition's recovery point is where its sync is."""
         self._unsaved_bytes -= self._unsaved.pop(partition, 0)
-
-    async def upkeep(self) -> None:
-        """Write manifests and delete directories, one after the other, when there are any."""
-        while True:
-            if self._to_save:
-                partition = next(iter(self._to_save))
-                del self._to_save[partition]
-                partition.readers += 1
-                try:
-                    await partition.save()
-                except (Offline, Full):
-                    pass  # the recovery point stays where it is, which costs time, not data
-                finally:
-                    partition.readers -= 1
-                    self.let_go(partition)
-            elif self._to_delete:
-                await in_thread(_delete, self.ops, f"{self.root}/{self._to_delete.pop()}")
-            else:
-                await self._upkeep.park()
-
-    def delete_later(self, names: Sequence[str]) -> None:
-        """Have directories deleted that were dropped before."""
-        self._to_delete.extend(names)
 
     async def close(self) -> None:
         """Close every partition in order."""
@@ -337,16 +307,6 @@ def _rename_directory(ops: Ops, root: str, name: str, away: str) -> None:
 def _remove_marker(ops: Ops, root: str) -> None:
     ops.remove(f"{root}/{layout.CLEAN_MARKER}")
     ops.sync_directory(root)
-
-
-def _delete(ops: Ops, path: str) -> None:
-    """Remove a directory and what is in it; what cannot be removed is tried at the next start."""
-    try:
-        for name in os.listdir(path):
-            ops.remove(f"{path}/{name}")
-        os.rmdir(path)
-    except OSError:
-        return
 
 
 def root_of(url: str) -> str:
@@ -382,7 +342,7 @@ async def open_store(
         _prepare(store)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.commits.run)
-            nursery.start_soon(store.upkeep)
+            nursery.start_soon(store.upkeep.run)
             try:
                 yield store
             except BaseException as error:
@@ -411,7 +371,7 @@ def _prepare(store: FileStore) -> None:
     """What opening does in the directory itself; quick, so in the trio thread."""
     try:
         names = os.listdir(store.root)
-        store.delete_later([name for name in names if name.endswith(layout.DELETED_SUFFIX)])
+        store.upkeep.delete([name for name in names if name.endswith(layout.DELETED_SUFFIX)])
         store.was_clean = layout.CLEAN_MARKER in names
         store.space.load_ballast()
     except OSError as error:

@@ -23,6 +23,7 @@ from odradek.contracts.storage import (
     SegmentInfo,
 )
 from odradek_storage_file import edits, reading
+from odradek_storage_file.building import Built, build
 
 if TYPE_CHECKING:
     from odradek_storage_file.partition import Partition
@@ -113,7 +114,7 @@ class FileWriter(PartitionWriter):
         self.partition = partition
         self.epoch = epoch
         self.ended: Fenced | Offline | None = None
-        self.built: dict[int, edits.Built] = {}
+        self.built: dict[int, Built] = {}
         self._waits = store.waits_for_sync
         self._refused = 1
         self._closing = False
@@ -198,7 +199,7 @@ class FileWriter(PartitionWriter):
     async def build(self, chunks: AsyncIterator[Chunk]) -> SegmentInfo:
         """Write a file that the manifest does not name yet."""
         self.check()
-        built = await edits.build(self, chunks)
+        built = await build(self, chunks)
         self.built[built.info.id] = built
         return built.info
 
