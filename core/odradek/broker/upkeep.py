@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from odradek.broker.retaining import Retaining
+from odradek.broker.scrubbing import Scrubbing
 from odradek.broker.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Upkeep:
         self.clock = Timekeeper(
             broker.coordinator, broker.id, broker.host, trust=retention.trust_clock
         )
-        self.chores: tuple[Chore, ...] = (Retaining(broker, self),)
+        self.chores: tuple[Chore, ...] = (Retaining(broker, self), Scrubbing(broker))
         self._scope = trio.CancelScope()
         self._running = False
         self._ended = trio.Event()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
 from attrs import frozen
 
+from odradek.errors import CorruptBatch
 from odradek.record import HEADER_SIZE, crc32c, parse_header, scan
 from odradek.record.batch import ATTRIBUTES_POSITION, CRC_POSITION
 
@@ -17,6 +19,8 @@ SCRUB_BLOB = "scrub"
 
 MAX_DAMAGE = 100
 """Damaged places that are remembered of a log: the first ones tell what is wrong."""
+
+WRONG_CRC = "the CRC of the batch is wrong"
 
 _FORMAT = 1
 _unpack_crc = Struct(">I").unpack_from
@@ -41,13 +45,26 @@ class SegmentCheck:
             problem = check.feed(bytes from check.position on)
 
     Memory: nothing but numbers, however large a batch is or claims to be. `position` is the next
-    byte that is wanted. After a problem it is where the damaged batch starts.
+    byte that is wanted; after a problem it is where the damaged batch starts, and `following`
+    where that says it ends, or -1. `batches` counts those that are right.
     """
 
-    __slots__ = ("_crc", "_left", "_next_offset", "_size", "_start", "_stored", "position")
+    __slots__ = (
+        "_crc",
+        "_left",
+        "_next_offset",
+        "_size",
+        "_start",
+        "_stored",
+        "batches",
+        "following",
+        "position",
+    )
 
     def __init__(self, base_offset: int, size: int, position: int = 0) -> None:
         self.position = position
+        self.following = -1
+        self.batches = 0
         self._size = size
         self._next_offset = base_offset
         self._left = 0  # bytes of the batch at `_start` that are still to come
@@ -63,7 +80,8 @@ class SegmentCheck:
     def feed(self, view: memoryview) -> str | None:
         """Check bytes from `position` on; return what is wrong with the next batch, or None.
 
-        Give at least as many as a header has, 61, unless the segment ends before.
+        Give at least as many as a header has, 61, unless the segment ends before: none, or too
+        few, means that they are not there.
         """
         at = 0
         if self._left:
@@ -73,11 +91,12 @@ class SegmentCheck:
             at = len(part)
             if self._left:
                 if not at:
-                    return self._stop(self._start, "the end of the batch is missing")
+                    return self._stop(self._start, "the end of the batch is missing", -1)
                 self.position += at
                 return None
             if self._crc != self._stored:
-                return self._stop(self._start, "the CRC of the batch is wrong")
+                return self._stop(self._start, WRONG_CRC, self.position + at)
+            self.batches += 1
         base = self.position
         found = scan(view, position=at)
         for meta, position in zip(found.metas, found.positions, strict=True):
@@ -86,21 +105,24 @@ class SegmentCheck:
                     base + position,
                     f"the batch has offsets {meta.base_offset} to {meta.last_offset} where "
                     f"{self._next_offset} or more is due",
+                    base + position + meta.size,
                 )
             self._next_offset = meta.last_offset + 1
+            self.batches += 1
         self.position = base + found.end
         if found.problem is None:
-            return None if view else self._stop(base, "these bytes are missing")
+            return None if view else "these bytes are missing"
         if found.problem.kind == "corrupt":
+            with suppress(CorruptBatch):
+                self.following = self.position + parse_header(view, found.end).size
             return found.problem.text
+        if len(view) - found.end < HEADER_SIZE:
+            return None if found.end else "the batch is cut short"
         return self._begin(view[found.end :])
 
     def _begin(self, view: memoryview) -> str | None:
-        """Start on a batch of which only the beginning is there."""
+        """Start on a batch of which more than the header, but not all is there."""
         start = self.position
-        if len(view) < HEADER_SIZE:
-            whole = start + len(view) >= self._size
-            return "the batch is cut short" if whole else None
         meta = parse_header(view)
         if start + meta.size > self._size:
             return (
@@ -119,8 +141,9 @@ class SegmentCheck:
         self.position = start + len(view)
         return None
 
-    def _stop(self, position: int, text: str) -> str:
+    def _stop(self, position: int, text: str, following: int) -> str:
         self.position = position
+        self.following = following
         self._left = 0
         return text
 
