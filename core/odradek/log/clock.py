@@ -62,14 +62,15 @@ class RetentionClock:
 
     `proven_ms`: the time since 1970 that is believed. `boot_id` and `boot_ms`: when that was, as
     how long the machine had been up; two uptimes are compared only under the same id. `back_ms`:
-    for how long the wall clock has been back, -1 while it is not; then the last of `spells` is
-    not over.
+    for how long the wall clock has been back, -1 while it is not; else the last of `spells` is
+    not over. `lead_ms`: how much of a jump ahead that is being caught up with is believed so far.
     """
 
     proven_ms: int
     boot_id: str
     boot_ms: int
     back_ms: int = -1
+    lead_ms: int = 0
     spells: tuple[Spell, ...] = ()
 
     def advanced(self, wall_ms: int, boot_id: str, boot_ms: int) -> RetentionClock:
@@ -81,12 +82,18 @@ class RetentionClock:
         # A machine that was set back to a saved image has an uptime that goes back.
         elapsed = max(elapsed, 0)
         moved = evolve(self, proven_ms=self.proven_ms + elapsed, boot_id=boot_id, boot_ms=boot_ms)
-        if wall_ms < moved.proven_ms - TOLERANCE_MS:
-            return moved._back(wall_ms, elapsed)
         gap = wall_ms - moved.proven_ms
+        if gap < -TOLERANCE_MS:
+            if gap < -TOLERANCE_MS - self.lead_ms:
+                return moved._back(wall_ms, elapsed)
+            # The jump ahead was put right before it was believed as a whole.
+            spells = moved._spells_after(elapsed)
+            return evolve(moved, proven_ms=wall_ms, lead_ms=0, back_ms=-1, spells=spells)
+        gained = min(max(gap, -elapsed), elapsed)
         return evolve(
             moved,
-            proven_ms=moved.proven_ms + min(max(gap, -elapsed), elapsed),
+            proven_ms=moved.proven_ms + gained,
+            lead_ms=self.lead_ms + gained if gained < gap else 0,
             back_ms=-1,
             spells=moved._spells_after(elapsed),
         )
@@ -96,7 +103,7 @@ class RetentionClock:
         back_ms = self.back_ms + elapsed if self.back_ms >= 0 else 0
         if back_ms > BELIEVED_MS:
             spells = tuple(spell for spell in self.spells if spell.until_ms <= wall_ms)
-            return evolve(self, proven_ms=wall_ms, back_ms=-1, spells=spells)
+            return evolve(self, proven_ms=wall_ms, lead_ms=0, back_ms=-1, spells=spells)
         spells = self._spells_after(elapsed)
         if self.back_ms >= 0:
             last = spells[-1]
@@ -136,6 +143,7 @@ class RetentionClock:
             "boot_id": self.boot_id,
             "boot_ms": self.boot_ms,
             "back_ms": self.back_ms,
+            "lead_ms": self.lead_ms,
             "spells": self.spells,
         }
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
@@ -149,20 +157,26 @@ class RetentionClock:
         boot_id, spells = value.get("boot_id"), value.get("spells")
         if not isinstance(boot_id, str) or not isinstance(spells, list):
             raise ValueError("the id of an uptime or the spells are missing")
-        proven_ms, boot_ms, back_ms = _numbers(
-            [value.get("proven_ms"), value.get("boot_ms"), value.get("back_ms")]
-        )
+        names = ("proven_ms", "boot_ms", "back_ms", "lead_ms")
+        proven_ms, boot_ms, back_ms, lead_ms = _numbers([value.get(name) for name in names], 4)
         if back_ms >= 0 and not spells:
             raise ValueError("the spell that is not over is missing")
         return cls(
-            proven_ms, boot_id, boot_ms, back_ms, tuple(Spell(*_numbers(each)) for each in spells)
+            proven_ms=proven_ms,
+            boot_id=boot_id,
+            boot_ms=boot_ms,
+            back_ms=back_ms,
+            lead_ms=lead_ms,
+            spells=tuple(Spell(*_numbers(each, 3)) for each in spells),
         )
 
 
-def _numbers(values: Any) -> tuple[int, int, int]:
-    """Three whole numbers. Raises ValueError for anything else."""
-    if isinstance(values, list) and all(type(value) is int for value in values):
-        match values:
-            case [first, second, third]:
-                return first, second, third
-    raise ValueError(f"{values!r} are not three whole numbers")
+def _numbers(values: Any, count: int) -> list[int]:
+    """So many whole numbers. Raises ValueError for anything else."""
+    if (
+        isinstance(values, list)
+        and len(values) == count
+        and all(type(value) is int for value in values)
+    ):
+        return values
+    raise ValueError(f"{values!r} are not {count} whole numbers")
