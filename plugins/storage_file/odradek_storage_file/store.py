@@ -244,7 +244,7 @@ class FileStore(SegmentStore):
         if self._live.get(partition.key) is partition:
             del self._live[partition.key]
         self.upkeep.to_save.pop(partition, None)
-        self.saved(partition)
+        self._forget(partition)
         partition.close()
 
     async def _rename_away(self, key: PartitionKey) -> None:
@@ -281,7 +281,12 @@ class FileStore(SegmentStore):
             self.upkeep.save_soon(max(self._unsaved, key=self._unsaved.__getitem__))
 
     def saved(self, partition: Partition) -> None:
-        """Take note that a partition's recovery point is where its sync is."""
+        """Take note that a partition's recovery point was moved."""
+        self._forget(partition)
+        if partition.synced > partition.saved:  # while the manifest was written
+            self.synced(partition, partition.synced - partition.saved)
+
+    def _forget(self, partition: Partition) -> None:
         self._unsaved_bytes -= self._unsaved.pop(partition, 0)
 
     async def close(self) -> None:
