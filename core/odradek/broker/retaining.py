@@ -59,7 +59,8 @@ class Retaining:
             done = await retain(log, now_ms, self._upkeep.clock.spells)
         except (Fenced, Offline):
             return  # the log was closed, or goes offline at its next append
-        except StorageError as error:
+        except Exception as error:
+            # One log that cannot be changed, for whatever reason, must not keep the others.
             self._tell(log, error)
             return
         self._told.pop(log.key, None)
@@ -75,7 +76,7 @@ class Retaining:
                 log.log_start_offset,
             )
 
-    def _tell(self, log: PartitionLog, error: StorageError) -> None:
+    def _tell(self, log: PartitionLog, error: Exception) -> None:
         """Log what kept a log from being changed: once, as it is tried again at each check."""
         if self._told.get(log.key) == str(error):
             return
@@ -88,4 +89,5 @@ class Retaining:
             log.topic,
             " for now" if passing else "",
             error,
+            exc_info=None if isinstance(error, StorageError) else error,
         )

@@ -20,7 +20,8 @@ __all__ = ["Timekeeper"]
 logger = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S = 600.0
-"""What a crash together with a reboot makes the clock fall behind, at most."""
+"""What a crash together with a reboot makes the clock fall behind, at most. The clock is looked at
+as often at least, which it needs for catching up (`GAIN_MAX_MS`)."""
 
 WARN_MS = 60_000
 WARN_INTERVAL_MS = 60_000

@@ -4,7 +4,7 @@ A wall clock that jumps a year ahead makes every record look old, and what is de
 for good. So the wall clock is held against what has really passed, by a clock that cannot jump:
 
     proven   what the time should be: it goes on by the real time that passed, and approaches a
-             wall clock that is ahead by at most as much again, so at twice real time
+             wall clock that is seen to be ahead by at most as much again, so at twice real time
     now      min(wall clock, proven)
 
 A step back is followed at once, because it deletes nothing; a jump forward takes as long as it is
@@ -32,6 +32,10 @@ TOLERANCE_MS = 60_000
 
 BELIEVED_MS = 24 * 60 * 60 * 1000
 """For how long a wall clock is back, in real time, before it counts as right after all."""
+
+GAIN_MAX_MS = 10 * 60 * 1000
+"""The most that is caught up with between two looks: a jump that nobody has seen, because the
+broker was not running, cannot have been told to anybody either."""
 
 SPELLS_KEPT = 16
 
@@ -89,7 +93,7 @@ class RetentionClock:
             # The jump ahead was put right before it was believed as a whole.
             spells = moved._spells_after(elapsed)
             return evolve(moved, proven_ms=wall_ms, lead_ms=0, back_ms=-1, spells=spells)
-        gained = min(max(gap, -elapsed), elapsed)
+        gained = min(max(gap, -elapsed), elapsed, GAIN_MAX_MS)
         return evolve(
             moved,
             proven_ms=moved.proven_ms + gained,
