@@ -41,6 +41,7 @@ from odradek.client import (
 )
 from odradek.config import config_from_options
 from odradek.errors import OdradekError
+from odradek.log.worker import InlineWorker, Worker
 from odradek.memory.coordinator import open_memory_coordinator
 from odradek.testing.simulation import FaultyNetwork, simulate
 
@@ -73,6 +74,12 @@ class SimulatedHost(Host):
 
     def new_id(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def worker(self, name: str) -> Worker:
+        return InlineWorker()
 
 
 class World:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.log.worker import ThreadWorker, Worker
+
 __all__ = ["Boot", "Host"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -51,6 +53,14 @@ class Host:
     def new_id(self) -> uuid.UUID:
         """Return a random id: of a topic, of a cluster."""
         return uuid.uuid4()
+
+    def cpu_s(self) -> float:
+        """CPU seconds that the calling thread has used: how busy the event loop is."""
+        return time.thread_time()
+
+    def worker(self, name: str) -> Worker:
+        """Return somewhere to work beside the event loop; a simulation works in it."""
+        return ThreadWorker(name)
 
     def files_max(self) -> int | None:
         """How many files and sockets this process may have open, None without a limit."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from odradek.broker.cleaning import Cleaning
 from odradek.broker.retaining import Retaining
 from odradek.broker.scrubbing import Scrubbing
 from odradek.broker.timekeeping import Timekeeper
@@ -45,7 +46,11 @@ class Upkeep:
         self.clock = Timekeeper(
             broker.coordinator, broker.id, broker.host, trust=retention.trust_clock
         )
-        self.chores: tuple[Chore, ...] = (Retaining(broker, self), Scrubbing(broker))
+        self.chores: tuple[Chore, ...] = (
+            Retaining(broker, self),
+            Cleaning(broker, self),
+            Scrubbing(broker),
+        )
         self._scope = trio.CancelScope()
         self._running = False
         self._ended = trio.Event()

@@ -15,9 +15,11 @@ which must name a record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+import attrs
 import trio
 
 from odradek.config import TopicSettings
@@ -167,6 +169,7 @@ class PartitionLog:
         self._bytes_since_snapshot = 0
         self._saving_producers = False
         self._editing = trio.Lock()
+        self._held: frozenset[int] = frozenset()
         self._closed = False
 
     # -- appending ---------------------------------------------------------------------------
@@ -563,7 +566,9 @@ class PartitionLog:
         await self.edit(decide)
         return self.log_start_offset
 
-    async def edit(self, decide: Callable[[LogSnapshot], LogEdit | None]) -> bool:
+    async def edit(
+        self, decide: Callable[[LogSnapshot], LogEdit | None], *, holder: bool = False
+    ) -> bool:
         """Change what the log is made of; return whether anything was changed.
 
         `decide` gets the newest snapshot and returns the edit, or None for nothing: no other edit
@@ -571,11 +576,17 @@ class PartitionLog:
         the store lets readers see an edit before `commit` returns: a consumer would be given what
         follows the removed offsets instead of being told that they are gone. When the edit fails
         it moves back. Raises StorageError; cancelled: as `PartitionWriter.commit`.
+
+        Segments that are held (`holding`) by another than the `holder` stay for now: they go
+        later, wholly below the log start offset, as Kafka's do that are being compacted.
         """
         async with self._editing:
             edit = decide(self._writer.snapshot)
             if edit is None:
                 return False
+            if self._held and not holder:
+                remove = tuple(i for i in edit.remove if i not in self._held)
+                edit = attrs.evolve(edit, remove=remove)
             if edit.log_start is not None:
                 self.log_start_offset = max(self.log_start_offset, edit.log_start)
             try:
@@ -585,6 +596,15 @@ class PartitionLog:
             for segment_id in edit.remove:
                 self._indexes.forget(self.key, segment_id)
             return True
+
+    @contextmanager
+    def holding(self, segment_ids: Iterable[int]) -> Iterator[None]:
+        """Keep others from removing these segments while they are compacted. One at a time."""
+        self._held = frozenset(segment_ids)
+        try:
+            yield
+        finally:
+            self._held = frozenset()
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty. Raises StorageError."""
@@ -637,6 +657,14 @@ class PartitionLog:
         if not self._saving_producers:
             self._saving_producers = True
             self._spawn(self._save_producers)
+
+    async def save_producers(self, end_offset: int) -> None:
+        """Have the producers' state saved as of `end_offset` or later, if there is any.
+
+        Compaction leaves of a producer's batches only the last one.
+        """
+        if len(self.producers) and self._snapshot_offset < end_offset:
+            await self._save_producers()
 
     async def _save_producers(self) -> None:
         """Save the producers' state, once all that it speaks of is durable.

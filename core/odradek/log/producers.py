@@ -124,7 +124,11 @@ class Producers:
         return None
 
     def update(self, meta: BatchMeta) -> None:
-        """Take note of a batch that is in the log (appended just now, or read while opening)."""
+        """Take note of a batch that is in the log (appended just now, or read while opening).
+
+        Compaction may have taken records out of it, or all of them: its offsets tell how many
+        sequence numbers it had.
+        """
         state = self._states.get(meta.producer_id)
         if state is None or state.epoch != meta.producer_epoch:
             state = ProducerState(meta.producer_epoch, meta.max_timestamp, [])
@@ -139,7 +143,7 @@ class Producers:
         batches.append(
             Appended(
                 meta.base_sequence,
-                (meta.base_sequence + meta.record_count - 1) % SEQUENCE_WRAP,
+                (meta.base_sequence + meta.last_offset - meta.base_offset) % SEQUENCE_WRAP,
                 meta.base_offset,
                 meta.last_offset,
                 meta.max_timestamp,
@@ -162,6 +166,11 @@ class Producers:
             state.batches = [b for b in state.batches if b.last_offset < end_offset]
             if not state.batches:
                 del self._states[pid]
+
+    def last_offsets(self) -> frozenset[int]:
+        """The last offset of each producer's newest batch: the batches that must stay in the log,
+        if only empty, so that its state can be read from there."""
+        return frozenset(s.batches[-1].last_offset for s in self._states.values() if s.batches)
 
     def active(self) -> Iterable[tuple[int, ProducerState]]:
         """Every known producer, for DescribeProducers and the tools."""

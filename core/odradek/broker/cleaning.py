@@ -1,0 +1,215 @@
+"""Compaction: takes the log that needs it most, again and again, and makes way for requests."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+from attrs import define, field
+
+from odradek.broker.configs import public_url
+from odradek.contracts.storage import (
+    Corrupt,
+    Fenced,
+    Full,
+    Offline,
+    OutOfRange,
+    StorageError,
+    Unavailable,
+)
+from odradek.errors import CorruptBatch
+from odradek.log.cleaner import WINDOW, Tools, compact, survey
+from odradek.log.compaction import Plan
+from odradek.log.pace import Pace
+from odradek.log.worker import Worker
+from odradek.types import PartitionKey
+
+if TYPE_CHECKING:
+    from odradek.broker.broker import Broker
+    from odradek.broker.upkeep import Upkeep
+    from odradek.log.partition import PartitionLog
+
+__all__ = ["Cleaning"]
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 60.0
+"""How long a log is left alone for which there was no room, or whose store did not answer."""
+
+MAX_PAUSE_S = 0.1
+"""The longest pause between two windows: however busy the broker is, compaction goes on, at some
+10 MB/s."""
+
+QUIET = 0.1
+"""A share of the event loop's time that is none of a broker's that is busy."""
+
+
+@define(slots=True)
+class _Known:
+    """What is remembered of a log between two looks at it.
+
+    `first_timestamps`: see `survey`. `not_before`: on trio's clock. `told`: what was logged last.
+    """
+
+    log: PartitionLog
+    first_timestamps: dict[int, int] = field(factory=dict)
+    not_before: float = 0.0
+    told: str | None = None
+
+
+class Courtesy:
+    """Pauses between two windows: for `io_max_bytes_per_s`, and while the broker is busy.
+
+    How busy is told by the CPU time of the thread that answers requests. A window takes the worker
+    some milliseconds, on a core that the broker, its clients or the disk may need.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._host = broker.host
+        self._pace = Pace(broker.config.cleaner.io_max_bytes_per_s, WINDOW)
+        self._at = trio.current_time()
+        self._used_s = self._host.cpu_s()
+
+    async def __call__(self, size: int) -> None:
+        """See `odradek.log.cleaner.Gate`."""
+        now = trio.current_time()
+        used_s = self._host.cpu_s()
+        took = now - self._at
+        busy = min((used_s - self._used_s) / took, 1.0) if took > 0 else 0.0
+        pause = 0.0
+        if busy > QUIET:
+            pause = min(took * busy / (1.0 - busy + 1e-9), MAX_PAUSE_S)
+        await trio.sleep(max(pause, self._pace.take(size, now)))
+        self._at = trio.current_time()
+        self._used_s = self._host.cpu_s()
+
+
+class Cleaning:
+    """Compacts the logs of the broker whose topics say so."""
+
+    name = "compaction"
+
+    def __init__(self, broker: Broker, upkeep: Upkeep) -> None:
+        self._broker = broker
+        self._upkeep = upkeep
+        self._settings = broker.config.cleaner
+        self._known: dict[PartitionKey, _Known] = {}
+
+    async def run(self) -> None:
+        """See `Chore.run`; returns at once where compaction is turned off."""
+        if not self._settings.enabled:
+            return
+        worker = self._broker.host.worker("odradek-compaction")
+        try:
+            while True:
+                if not await self.clean(worker):
+                    await trio.sleep(self._settings.backoff_ms / 1000)
+        finally:
+            worker.close()
+
+    async def clean(self, worker: Worker) -> bool:
+        """Compact the log that has the largest dirty share; return whether one was due.
+
+        What goes wrong is logged, and the log left alone for a while.
+        """
+        found: tuple[float, _Known, Plan] | None = None
+        logs = {log.key: log for log in self._broker.hosting.logs() if log.settings.compacted}
+        self._known = {
+            key: known
+            for key, known in self._known.items()
+            if (log := logs.get(key)) is not None and log is known.log
+        }
+        for log in logs.values():
+            known = self._known.get(log.key)
+            if known is None:
+                known = self._known[log.key] = _Known(log)
+            due = await self._survey(known)
+            if due is not None and (found is None or due.ratio > found[0]):
+                found = (due.ratio, known, due)
+            await trio.lowlevel.checkpoint()
+        if found is None:
+            return False
+        await self._clean(found[1], found[2], worker)
+        return True
+
+    async def _survey(self, known: _Known) -> Plan | None:
+        log = known.log
+        if log.failure is not None or log.damage is not None:
+            return None
+        if trio.current_time() < known.not_before:
+            return None
+        now_ms = self._upkeep.now_ms()
+        try:
+            log.roll_if_due(now_ms)
+            return await survey(log, now_ms, known.first_timestamps)
+        except (StorageError, CorruptBatch) as error:
+            self._failed(known, error)
+            return None
+
+    async def _clean(self, known: _Known, due: Plan, worker: Worker) -> None:
+        log = known.log
+        tools = Tools(
+            worker,
+            Courtesy(self._broker),
+            self._broker.host.new_id().bytes,
+            self._settings.buffer_bytes,
+        )
+        began = trio.current_time()
+        try:
+            done = await compact(
+                log,
+                due,
+                tools,
+                now_ms=self._upkeep.now_ms(),
+                proven_ms=self._upkeep.clock.proven_ms(),
+            )
+        except StorageError as error:
+            self._failed(known, error)
+            return
+        known.told = None
+        if done is None:
+            logger.debug("%s changed while it was compacted", log.key)
+            return
+        took = trio.current_time() - began
+        logger.info(
+            "partition %d of topic %s: compacted up to offset %d (%s): %d bytes became %d, "
+            "%d segments were rewritten, %d bytes read in %.2f s",
+            log.key.partition,
+            log.topic,
+            done.cleaned_to,
+            due.why,
+            done.size_before,
+            done.size_after,
+            done.rewritten,
+            done.read,
+            took,
+        )
+
+    def _failed(self, known: _Known, error: StorageError | CorruptBatch) -> None:
+        log = known.log
+        known.not_before = trio.current_time() + RETRY_S
+        if isinstance(error, (Fenced, Offline, OutOfRange)):
+            return  # the log was closed, or is offline, which was told
+        if isinstance(error, (Corrupt, CorruptBatch)) and log.damage is None:
+            log.damage = str(error)
+        if known.told == str(error):
+            return
+        known.told = str(error)
+        passing = isinstance(error, (Full, Unavailable))
+        logger.log(
+            logging.WARNING if passing else logging.ERROR,
+            "partition %d of topic %s cannot be compacted%s: %s%s",
+            log.key.partition,
+            log.topic,
+            " for now" if passing else "",
+            error,
+            "" if passing else self._way_out(log),
+        )
+
+    def _way_out(self, log: PartitionLog) -> str:
+        url = public_url(self._broker.config.storage.url)
+        return (
+            f". Nothing was changed; it is served as it is, and grows. With the broker stopped: "
+            f"`odradek log repair {log.key} --storage {url} --how skip`"
+        )
