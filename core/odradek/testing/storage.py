@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
     "odradek.testing._storage_claims",
     "odradek.testing._storage_edits",
     "odradek.testing._storage_harness",
+    "odradek.testing._storage_upkeep",
 )
 
 from odradek.testing._storage_appends import AppendPromises  # noqa: E402  # see above
@@ -43,6 +44,7 @@ from odradek.testing._storage_harness import (  # noqa: E402  # see above
     metas_of,
     read_log,
 )
+from odradek.testing._storage_upkeep import UpkeepPromises  # noqa: E402  # see above
 
 __all__ = [
     "KEY",
@@ -57,7 +59,7 @@ __all__ = [
 ]
 
 
-class StorageConformance(AppendPromises, EditPromises, ClaimPromises):
+class StorageConformance(AppendPromises, EditPromises, UpkeepPromises, ClaimPromises):
     """Every promise of the storage contract; subclass it and supply the fixture `harness`."""
 
     pytestmark = pytest.mark.anyio
