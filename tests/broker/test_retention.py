@@ -57,7 +57,7 @@ class World:
         self.broker = broker
         self.machine = machine
 
-    async def create(self, topic: str, **configs: str) -> None:
+    async def create(self, topic: str, **configs: Any) -> None:
         async with connected(self.broker) as peer:
             result = await peer.create(topic, **configs)
         assert code(result.error_code) == "NONE", result.error_message
