@@ -148,14 +148,19 @@ async def scenario(log: Log, allowed: list[Stage]) -> None:
     await edit(LogEdit(blobs={"a": b"1", "b": b"2"}))
     first, second, active = log.writer.snapshot.segments
     built = await log.writer.build(chunks_of(log.batches[1:11:3]))
-    await edit(LogEdit((first.id, second.id), (built,)), [1, 4, 7, 10, 11, 12, 13])
+    await edit(
+        LogEdit((first.id, second.id), (built,), linger_ms=3_600_000), [1, 4, 7, 10, 11, 12, 13]
+    )
+    again = await log.writer.build(chunks_of(log.batches[0:4:2]))  # takes the name of `built`
+    await edit(LogEdit((built.id,), (again,), linger_ms=1), [0, 2, 4, 5, 6])
+    built = again
     await truncate(active.base_offset + 3)
     await append(4)
     log.writer.roll()
     await append(2)
     await edit(
-        LogEdit((built.id,), (), active.base_offset, {"a": b"3"}),
-        list(range(4, len(log.batches))),
+        LogEdit((built.id,), (), active.base_offset, {"a": b"3"}, linger_ms=3_600_000),
+        list(range(2, len(log.batches))),
     )
     await truncate(active.base_offset + 2)
     await append(2)
@@ -211,6 +216,9 @@ async def test_power_loss_at_every_step_leaves_what_was_promised(
             found.append(2)
             await found.writer.flush()
             assert (await read_log(found.writer)) == data + found.bytes(), place
+            path = copy / layout.directory_name(KEY)
+            assert not list(path.glob(f"*{layout.DELETED_SUFFIX}")), place
+            assert not list(path.glob("*.built.*")), place
         shutil.rmtree(copy)
 
 
