@@ -7,11 +7,13 @@ Two rules keep it honest. No byte is read or written without a check against the
 every write. And whatever is wrong or unusual is handed to the pure twin, from the beginning: it
 raises the error, so that damage is told in the same words.
 
-The GIL is kept: a batch takes microseconds, and most of them go into making Python objects.
+The GIL is kept where Python objects are made: a batch takes microseconds, and most of them go into
+that. Compaction makes few and lets go of it, for it works in a thread beside the event loop.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
@@ -20,24 +22,27 @@ from cpython.sequence cimport PySequence_Fast, PySequence_Fast_GET_ITEM, PySeque
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from array import array
 from itertools import islice
 from operator import index as as_index
 
-from odradek.record import pure
+from odradek.errors import KafkaError
+from odradek.record import pure, pure_compacting
 from odradek.record.batch import HEADER_SIZE as _HEADER_SIZE
 from odradek.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from odradek.record.batch import BatchMeta, assemble
 from odradek.record.builder import MAX_RECORDS as _MAX_RECORDS
 from odradek.record.builder import checked, finish
 from odradek.record.column import BinaryColumn, Columns, HeaderColumn
-from odradek.record.compression import CompressionType, validate_level
+from odradek.record.compression import CompressionType, compress, decompress, validate_level
 from odradek.record.layout import RawRecord as _RawRecord
 from odradek.record.layout import Record as _Record
 from odradek.record.layout import encode_record
-from odradek.record.pure_compacting import OffsetMap, clean_window, note_window
+from odradek.record.windows import Cleaned, Noted
 
 cdef extern from *:
     """
@@ -116,9 +121,10 @@ cdef extern from *:
     int CYTHON_HEX_VERSION
     void PyObject_GC_Track(PyObject *container)
     void PyObject_GC_UnTrack(PyObject *container)
+    object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-INTERFACE = 4
+INTERFACE = 5
 COMPILER = (
     f"Cython {CYTHON_HEX_VERSION >> 24}.{CYTHON_HEX_VERSION >> 16 & 255}"
     f".{CYTHON_HEX_VERSION >> 8 & 255}"
@@ -143,3 +149,6 @@ if _Record.__base__ is not tuple or _Record.__dictoffset__ or len(_Record._field
 include "_accelerated_reading.pxi"
 include "_accelerated_columns.pxi"
 include "_accelerated_writing.pxi"
+include "_accelerated_hashing.pxi"
+include "_accelerated_compacting.pxi"
+include "_accelerated_cleaning.pxi"

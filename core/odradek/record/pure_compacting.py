@@ -25,7 +25,7 @@ from odradek.record.layout import RawRecord, parse_records, shift_timestamp
 from odradek.record.windows import Cleaned, CorruptWindow, Noted
 from odradek.types import Buffer
 
-__all__ = ["OffsetMap", "clean_window", "note_window"]
+__all__ = ["OffsetMap", "clean_window", "note_window", "read_batch"]
 
 SLOT_SIZE: Final = 16
 _HASH_SIZE: Final = 11
@@ -139,7 +139,7 @@ def note_window(view: memoryview, offsets: OffsetMap, end_offset: int, *, limit:
     position = keyless = passed_over = 0
     next_offset = -1
     full = False
-    while (meta := _batch(view, position, next_offset, end_offset)) is not None:
+    while (meta := read_batch(view, position, next_offset, end_offset)) is not None:
         records = _open(meta, view, position, limit)
         nulls = 0
         if records is None:
@@ -188,7 +188,7 @@ def clean_window(
     next_offset = -1
     earliest: int | None = None
     new_horizon = min(now_ms + delete_retention_ms, _MAX_INT64)
-    while (meta := _batch(view, position, next_offset, end_offset)) is not None:
+    while (meta := read_batch(view, position, next_offset, end_offset)) is not None:
         records = _open(meta, view, position, limit)
         next_offset = meta.last_offset + 1
         start, position = position, position + meta.size
@@ -268,7 +268,9 @@ class _Output:
         self._start = self._end
 
 
-def _batch(view: memoryview, position: int, least_offset: int, end_offset: int) -> BatchMeta | None:
+def read_batch(
+    view: memoryview, position: int, least_offset: int, end_offset: int
+) -> BatchMeta | None:
     """Return the header of the batch to deal with next, or None: cut off, or beyond the end."""
     if len(view) - position < HEADER_SIZE:
         return None
@@ -276,7 +278,7 @@ def _batch(view: memoryview, position: int, least_offset: int, end_offset: int) 
         meta = parse_header(view, position)
     except CorruptBatch as error:
         raise CorruptWindow(error.detail, position) from None
-    if not max(least_offset, 0) <= meta.base_offset <= meta.last_offset <= _MAX_INT64:
+    if not max(least_offset, 0) <= meta.base_offset <= meta.last_offset < _MAX_INT64:
         raise CorruptWindow(
             f"offsets {meta.base_offset} to {meta.last_offset} do not follow {least_offset - 1}",
             position,

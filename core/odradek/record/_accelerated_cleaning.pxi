@@ -1,0 +1,555 @@
+# Windows cleaned by the map of compaction. Part of _accelerated.pyx.
+
+cdef struct Piece:
+    Py_ssize_t source  # which of the new buffers, or -1 for the window
+    Py_ssize_t start
+    Py_ssize_t size
+
+
+cdef struct Verdict:
+    int64_t kept
+    int64_t bytes  # of the records that are kept
+    int64_t newest  # their largest timestamp delta
+    int64_t tombstones
+    bint fresh
+
+
+cdef class Cleaning:
+    """One call of `clean_window`; the names are those of `Cleaned`."""
+
+    cdef Window window
+    cdef OffsetMap offsets
+    cdef int64_t end_offset
+    cdef int64_t now
+    cdef int64_t new_horizon
+    cdef bint expire
+    cdef Py_ssize_t position
+    cdef int64_t next_offset
+    cdef int64_t records_in
+    cdef int64_t records_out
+    cdef int64_t tombstones
+    cdef int64_t earliest
+    cdef bint has_earliest
+    cdef int64_t opaque
+    cdef bint changed
+    cdef Head head
+    cdef Head *heads
+    cdef Py_ssize_t head_count
+    cdef Py_ssize_t head_room
+    cdef Piece *pieces
+    cdef Py_ssize_t piece_count
+    cdef Py_ssize_t piece_room
+    cdef uint8_t *marks  # a bit for each record of a batch: whether it is kept
+    cdef size_t mark_room
+    cdef uint8_t *body  # of a batch to be compressed
+    cdef size_t body_room
+    cdef Head body_head
+    cdef Window payload  # of the batch at `position`, where that is compressed and was opened
+    cdef const uint8_t *payload_start
+    cdef const uint8_t *payload_end
+    cdef bint unopenable
+    cdef list buffers
+    cdef Py_ssize_t source  # the buffer that is being filled
+    cdef uint8_t *output
+    cdef Py_ssize_t output_used
+    cdef Py_ssize_t output_room
+    cdef Py_ssize_t wanted
+    cdef bint any_producers
+    cdef bint producers_known
+    cdef Window producers  # last offsets, ascending
+    cdef const int64_t *last_offsets
+    cdef Py_ssize_t last_offset_count
+
+    def __cinit__(self):
+        self.buffers = []
+        self.next_offset = -1
+
+    def __dealloc__(self):
+        free(self.heads)
+        free(self.pieces)
+        free(self.marks)
+        free(self.body)
+
+    cdef Step run(self) noexcept nogil:
+        """Clean batches that are not compressed, until something is in the way."""
+        cdef Head *head = &self.head
+        cdef const uint8_t *batch
+        cdef Step step
+        while True:
+            batch = self.window.start + self.position
+            step = read_head(
+                batch, self.window.end - batch, self.next_offset, self.end_offset, head
+            )
+            if step != DONE:
+                return step
+            if head.attributes & (CONTROLLING | TRANSACTION) or self.unopenable:
+                step = self.pass_over()
+            elif head.attributes & COMPRESSED == 0 or head.size == 61:
+                step = self.clean(batch + 61, batch + head.size, False)
+            elif self.payload_start != NULL:
+                step = self.clean(self.payload_start, self.payload_end, True)
+            else:
+                return PACKED
+            if step != DONE:
+                return step
+            self.go_on()
+
+    cdef inline void go_on(self) noexcept nogil:
+        self.position += self.head.size
+        self.next_offset = self.head.last_offset + 1
+        self.payload_start = NULL
+        self.unopenable = False
+
+    cdef Step pass_over(self) noexcept nogil:
+        """Leave the batch as it is, unopened."""
+        if not self.head.attributes & CONTROLLING:
+            self.opaque += 1
+            self.expire = False
+        return self.keep(&self.head)
+
+    cdef Step keep(self, const Head *head) noexcept nogil:
+        return self.add(head, -1, self.position, head.size)
+
+    cdef Step add(
+        self, const Head *head, Py_ssize_t source, Py_ssize_t start, Py_ssize_t size
+    ) noexcept nogil:
+        """Add a batch to the result: bytes of the window (-1), or of a new buffer."""
+        cdef Piece *last
+        cdef void *room
+        if self.head_count == self.head_room:
+            room = realloc(self.heads, (2 * self.head_room + 64) * sizeof(Head))
+            if room == NULL:
+                return NO_MEMORY
+            self.heads = <Head *>room
+            self.head_room = 2 * self.head_room + 64
+        if self.piece_count == self.piece_room:
+            room = realloc(self.pieces, (2 * self.piece_room + 64) * sizeof(Piece))
+            if room == NULL:
+                return NO_MEMORY
+            self.pieces = <Piece *>room
+            self.piece_room = 2 * self.piece_room + 64
+        self.heads[self.head_count] = head[0]
+        self.heads[self.head_count].size = size
+        self.head_count += 1
+        if self.piece_count:
+            last = &self.pieces[self.piece_count - 1]
+            if last.source == source and last.start + last.size == start:
+                last.size += size
+                return DONE
+        self.pieces[self.piece_count] = Piece(source, start, size)
+        self.piece_count += 1
+        return DONE
+
+    cdef Step clean(self, const uint8_t *p, const uint8_t *end, bint packed) noexcept nogil:
+        """Clean a batch whose records lie between `p` and `end`; nothing is done but for DONE."""
+        cdef Head *head = &self.head
+        cdef Head left = head[0]
+        cdef Verdict verdict
+        cdef Step step
+        cdef int64_t counts[2]
+        cdef int64_t size
+        cdef bint dated = (head.attributes & HORIZON) != 0
+        cdef int64_t horizon = head.base_timestamp
+        cdef bint shifted = False
+        if not is_sound(p, end, head, 0, counts):
+            return self.pass_over()
+        step = self.judge(p, end, self.expire and dated and self.now >= horizon, &verdict)
+        if step != DONE:
+            return step
+        if verdict.kept == 0:
+            step = self.empty()
+        else:
+            size = verdict.bytes
+            if not dated and verdict.fresh and self.expire:
+                shifted = self.can_shift(p, end, &size)
+            if not shifted and verdict.kept == head.count:
+                step = self.keep(head)
+            else:
+                left.count = verdict.kept
+                if not left.attributes & APPEND_TIME:
+                    left.max_timestamp = head.base_timestamp + verdict.newest
+                if shifted:
+                    horizon = self.new_horizon
+                    left.base_timestamp = horizon
+                    left.attributes |= HORIZON
+                step = self.rewrite(p, end, &left, size, shifted, packed)
+                if step == DONE or step == BODY:
+                    self.changed = True
+            if (step == DONE or step == BODY) and verdict.tombstones and (dated or shifted):
+                self.earliest = min(self.earliest, horizon) if self.has_earliest else horizon
+                self.has_earliest = True
+        if step == DONE or step == BODY:
+            self.records_in += head.count
+            self.records_out += verdict.kept
+            self.tombstones += verdict.tombstones
+        return step
+
+    cdef Step judge(
+        self, const uint8_t *p, const uint8_t *end, bint expired, Verdict *verdict
+    ) noexcept nogil:
+        """Mark the records of the batch that stay, like `pure_compacting._survivors`."""
+        cdef Head *head = &self.head
+        cdef size_t mark_bytes = <size_t>head.count // 8 + 1
+        cdef void *room
+        cdef int64_t i
+        cdef int j
+        cdef int ahead = 0
+        cdef int64_t first = head.base_offset - self.offsets.base_offset + 1
+        cdef int64_t known
+        cdef const uint8_t *before
+        cdef Raw raw
+        cdef uint64_t low[AHEAD]
+        cdef uint64_t high[AHEAD]
+        cdef int64_t numbers[AHEAD]
+        cdef int64_t indexes[AHEAD]
+        cdef int64_t sizes[AHEAD]
+        cdef int64_t deltas[AHEAD]
+        cdef bint dead[AHEAD]
+        memset(verdict, 0, sizeof(Verdict))
+        verdict.newest = INT64_MIN
+        if mark_bytes > self.mark_room:
+            room = realloc(self.marks, mark_bytes)
+            if room == NULL:
+                return NO_MEMORY
+            self.marks = <uint8_t *>room
+            self.mark_room = mark_bytes
+        memset(self.marks, 0, mark_bytes)
+        for i in range(head.count):
+            before = p
+            if not parse_record(&p, end, &raw):
+                return CHANGED
+            if raw.key_size >= 0:
+                odradek_hash(raw.key, raw.key_size, self.offsets.seed, &low[ahead], &high[ahead])
+                odradek_prefetch(self.offsets.start_of(high[ahead]))
+                numbers[ahead] = first + raw.offset_delta
+                indexes[ahead] = i
+                sizes[ahead] = p - before
+                deltas[ahead] = raw.timestamp_delta
+                dead[ahead] = raw.value_size < 0
+                ahead += 1
+            if ahead == AHEAD or i == head.count - 1:
+                for j in range(ahead):
+                    known = self.offsets.find(low[j], high[j]).high & OFFSETS
+                    if known and known > numbers[j]:
+                        continue
+                    if dead[j]:
+                        if expired:
+                            continue
+                        verdict.tombstones += 1
+                        if known and known == numbers[j]:
+                            verdict.fresh = True
+                    self.marks[indexes[j] >> 3] |= 1 << (indexes[j] & 7)
+                    verdict.kept += 1
+                    verdict.bytes += sizes[j]
+                    verdict.newest = max(verdict.newest, deltas[j])
+                ahead = 0
+        return DONE
+
+    cdef inline bint is_kept(self, int64_t index) noexcept nogil:
+        return self.marks[index >> 3] >> (index & 7) & 1
+
+    cdef bint can_shift(self, const uint8_t *p, const uint8_t *end, int64_t *size) noexcept nogil:
+        """Whether the timestamps can be told from the horizon on, and the records' size then."""
+        cdef Raw raw
+        cdef const uint8_t *before
+        cdef int64_t i
+        cdef int64_t shift
+        cdef int64_t delta
+        cdef int64_t one
+        cdef int64_t total = 0
+        if not odradek_subtract(self.head.base_timestamp, self.new_horizon, &shift):
+            return False
+        for i in range(self.head.count):
+            if not parse_record(&p, end, &raw):
+                return False
+            if self.is_kept(i):
+                if not odradek_add(raw.timestamp_delta, shift, &delta):
+                    return False
+                one = shifted_size(&raw, p, delta)
+                total += varint_size(one) + one
+        size[0] = total
+        return True
+
+    cdef Step empty(self) noexcept nogil:
+        """Remove a batch without records, or leave its header if it is its producer's last."""
+        cdef Head left = self.head
+        cdef Step step
+        if self.any_producers:
+            if not self.producers_known:
+                return PRODUCERS
+            if self.is_last(left.last_offset):
+                if left.count == 0:
+                    return self.keep(&left)
+                if self.output_room - self.output_used < 61:
+                    self.wanted = 61
+                    return ROOM
+                left.attributes &= APPEND_TIME
+                left.base_timestamp = -1
+                left.count = 0
+                self.changed = True
+                return self.write(&left, 0)
+        self.changed = True
+        return DONE
+
+    cdef bint is_last(self, int64_t offset) noexcept nogil:
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.last_offset_count
+        cdef Py_ssize_t middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.last_offsets[middle] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.last_offset_count and self.last_offsets[low] == offset
+
+    cdef Step rewrite(
+        self,
+        const uint8_t *p,
+        const uint8_t *end,
+        const Head *left,
+        int64_t size,
+        bint shifted,
+        bint packed,
+    ) noexcept nogil:
+        """Write what is kept: a batch into the output, or the body of one that was compressed."""
+        cdef void *room
+        if packed:
+            if <size_t>size > self.body_room:
+                room = realloc(self.body, size)
+                if room == NULL:
+                    return NO_MEMORY
+                self.body = <uint8_t *>room
+                self.body_room = size
+            if not self.fill(self.body, size, p, end, shifted):
+                return CHANGED
+            self.body_head = left[0]
+            self.body_head.size = size
+            return BODY
+        if size > self.output_room - self.output_used - 61:
+            self.wanted = size + 61
+            return ROOM
+        if not self.fill(self.output + self.output_used + 61, size, p, end, shifted):
+            return CHANGED
+        return self.write(left, size)
+
+    cdef bint fill(
+        self, uint8_t *at, int64_t size, const uint8_t *p, const uint8_t *end, bint shifted
+    ) noexcept nogil:
+        """Write the kept records to `at`; false when they are not `size` bytes, as they were."""
+        cdef uint8_t *last = at + size
+        cdef const uint8_t *before
+        cdef Raw raw
+        cdef int64_t i
+        cdef int64_t shift = 0
+        cdef int64_t delta
+        cdef int64_t one
+        if shifted:  # `can_shift` found that it does not overflow
+            odradek_subtract(self.head.base_timestamp, self.new_horizon, &shift)
+        for i in range(self.head.count):
+            before = p
+            if not parse_record(&p, end, &raw):
+                return False
+            if not self.is_kept(i):
+                continue
+            if not shifted:
+                if p - before > last - at:
+                    return False
+                memcpy(at, before, p - before)
+                at += p - before
+                continue
+            if raw.key_size < 0 or not odradek_add(raw.timestamp_delta, shift, &delta):
+                return False
+            one = shifted_size(&raw, p, delta)
+            if varint_size(one) + one > last - at:
+                return False
+            at = write_varint(at, one)
+            at[0] = 0
+            at = write_varint(at + 1, delta)
+            at = write_varint(at, raw.offset_delta)
+            at = write_varint(at, raw.key_size)
+            memcpy(at, raw.key, p - raw.key)
+            at += p - raw.key
+        return at == last
+
+    cdef Step write(self, const Head *head, int64_t size) noexcept nogil:
+        """Write the header in front of a body of `size` bytes in the output, and count both."""
+        cdef uint8_t *at = self.output + self.output_used
+        cdef Py_ssize_t start = self.output_used
+        odradek_put_big(at, head.base_offset, 8)
+        odradek_put_big(at + 8, size + 61 - 12, 4)
+        odradek_put_big(at + LEADER_EPOCH_AT, head.leader_epoch, 4)
+        at[MAGIC_AT] = 2
+        odradek_put_big(at + ATTRIBUTES_AT, head.attributes, 2)
+        odradek_put_big(at + 23, head.last_offset - head.base_offset, 4)
+        odradek_put_big(at + 27, head.base_timestamp, 8)
+        odradek_put_big(at + 35, head.max_timestamp, 8)
+        odradek_put_big(at + 43, head.producer_id, 8)
+        odradek_put_big(at + 51, head.producer_epoch, 2)
+        odradek_put_big(at + 53, head.base_sequence, 4)
+        odradek_put_big(at + 57, head.count, 4)
+        odradek_put_big(
+            at + CRC_AT, odradek_crc(at + ATTRIBUTES_AT, size + 61 - ATTRIBUTES_AT, True), 4
+        )
+        self.output_used += size + 61
+        return self.add(head, self.source, start, size + 61)
+
+    cdef int open(self, view, limit) except -1:
+        """Decompress the batch at `position`, or say that it cannot be."""
+        self.payload = unpack(view, self.position, &self.head, limit)
+        if self.payload is None:
+            self.unopenable = True
+        else:
+            self.payload_start = self.payload.start
+            self.payload_end = self.payload.end
+        return 0
+
+    cdef int make_room(self) except -1:
+        """Begin a new buffer: what is left of the window fits, unless horizons make it longer."""
+        cdef Py_ssize_t size = max(self.wanted, self.window.end - self.window.start - self.position)
+        self.close_output()
+        self.buffers.append(PyByteArray_FromStringAndSize(NULL, size))
+        self.source = len(self.buffers) - 1
+        self.output = <uint8_t *>PyByteArray_AS_STRING(self.buffers[self.source])
+        self.output_used = 0
+        self.output_room = size
+        return 0
+
+    cdef int close_output(self) except -1:
+        if self.output != NULL:
+            PyByteArray_Resize(self.buffers[self.source], self.output_used)
+            self.output = NULL
+            self.output_room = self.output_used
+
+    cdef int ask(self, last_of_producers) except -1:
+        """Take the last offsets that the rest of the window may hold, in order."""
+        low = self.head.last_offset
+        found = sorted([offset for offset in last_of_producers if low <= offset < self.end_offset])
+        self.producers = Window(array("q", found))
+        self.last_offsets = <const int64_t *>self.producers.start
+        self.last_offset_count = len(found)
+        self.producers_known = True
+        return 0
+
+    cdef int pack(self) except -1:
+        """Compress the body that `rewrite` left, and add the batch."""
+        cdef object body = PyMemoryView_FromMemory(
+            <char *>self.body, self.body_head.size, PyBUF_READ
+        )
+        codec = CompressionType(self.body_head.attributes & COMPRESSED)
+        batch = assemble(make_meta(&self.body_head), compress(codec, body))
+        self.buffers.append(batch)
+        if self.add(&self.body_head, len(self.buffers) - 1, 0, len(batch)) != DONE:
+            raise MemoryError
+        self.go_on()
+        return 0
+
+    cdef object result(self, view):
+        cdef Py_ssize_t i
+        cdef Piece *piece
+        cdef int64_t total = 0
+        cdef list metas = PyList_New(self.head_count)
+        cdef object meta
+        cdef list buffers = []
+        self.close_output()
+        for i in range(self.head_count):
+            meta = make_meta(&self.heads[i])
+            Py_INCREF(meta)
+            PyList_SET_ITEM(metas, i, meta)
+        for i in range(self.piece_count):
+            piece = &self.pieces[i]
+            source = view if piece.source < 0 else memoryview(self.buffers[piece.source])
+            buffers.append(source[piece.start : piece.start + piece.size])
+            total += piece.size
+        return Cleaned(
+            self.position,
+            metas,
+            buffers,
+            self.changed,
+            self.records_in,
+            self.records_out,
+            self.tombstones,
+            total,
+            self.earliest if self.has_earliest else None,
+            self.opaque,
+        )
+
+
+cdef inline int64_t shifted_size(
+    const Raw *raw, const uint8_t *end, int64_t delta
+) noexcept nogil:
+    """Return the bytes behind the length of a record that ends at `end`, with another delta."""
+    return (
+        1
+        + varint_size(delta)
+        + varint_size(raw.offset_delta)
+        + varint_size(raw.key_size)
+        + (end - raw.key)
+    )
+
+
+cdef inline object make_meta(const Head *head):
+    return tuple.__new__(
+        BatchMeta,
+        (
+            head.base_offset,
+            head.last_offset,
+            head.size,
+            head.leader_epoch,
+            head.attributes,
+            head.base_timestamp,
+            head.max_timestamp,
+            head.producer_id,
+            head.producer_epoch,
+            head.base_sequence,
+            head.count,
+        ),
+    )
+
+
+def clean_window(
+    view,
+    OffsetMap offsets not None,
+    *,
+    end_offset,
+    int64_t now_ms,
+    int64_t delete_retention_ms,
+    last_of_producers,
+    limit,
+    bint expire=True,
+):
+    """See `odradek.record.pure_compacting.clean_window`."""
+    cdef Cleaning work = Cleaning()
+    cdef Step step
+    work.window = Window(view)
+    work.offsets = offsets
+    work.end_offset = clamp(end_offset)
+    work.now = now_ms
+    if not odradek_add(now_ms, delete_retention_ms, &work.new_horizon):
+        work.new_horizon = INT64_MAX
+    work.expire = expire
+    work.any_producers = len(last_of_producers) > 0
+    offsets.hold()
+    try:
+        while True:
+            with nogil:
+                step = work.run()
+            if step == PACKED:
+                work.open(view, limit)
+            elif step == BODY:
+                work.pack()
+            elif step == ROOM:
+                work.make_room()
+            elif step == PRODUCERS:
+                work.ask(last_of_producers)
+            else:
+                break
+    finally:
+        offsets.busy = False
+    if step == NO_MEMORY:
+        raise MemoryError
+    if step == BROKEN:
+        pure_compacting.read_batch(view, work.position, work.next_offset, end_offset)
+    if step != END:
+        changed()
+    return work.result(view)
