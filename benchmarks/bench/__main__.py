@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from bench import codec, groups, native, single
+from bench import codec, compaction_broker, groups, native, single, upkeep
 from bench.embedding import embedding
 from bench.report import table
 from bench.target import Other, Target, started
@@ -21,6 +21,13 @@ SINGLE = {
     "group-joins": groups.joins,
     "group-commits": groups.commits,
     "group-loading": groups.loading,
+    "offsets-load": upkeep.offsets_load,
+    "retention": upkeep.retention,
+}
+
+LOGS = {
+    "compaction": compaction_broker.compaction,
+    "compaction-latency": compaction_broker.compaction_latency,
 }
 
 NATIVE = "native"
@@ -33,7 +40,7 @@ def main() -> None:
     parser.add_argument(
         "workload",
         nargs="*",
-        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE, NATIVE, CODEC])}",
+        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE, *LOGS, NATIVE, CODEC])}",
     )
     parser.add_argument(
         "--against",
@@ -42,9 +49,12 @@ def main() -> None:
         "CPU time and memory are measured too",
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each workload")
+    parser.add_argument(
+        "--megabytes", type=float, default=1000, help="size of the log that is compacted"
+    )
     parser.add_argument("--durability", default="ack", choices=("ack", "interval", "none"))
     options = parser.parse_args()
-    known = [*WORKLOADS, *SINGLE, NATIVE, CODEC]
+    known = [*WORKLOADS, *SINGLE, *LOGS, NATIVE, CODEC]
     wanted = options.workload or known
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -66,6 +76,10 @@ def main() -> None:
             if name in SINGLE:
                 rounds = {"odradek": [SINGLE[name]() for _ in range(options.rounds)]}
                 print(f"\n{table(name, rounds)}", flush=True)
+                continue
+            if name in LOGS:
+                measured_logs = [LOGS[name](options.megabytes) for _ in range(options.rounds)]
+                print(f"\n{table(name, {'odradek': measured_logs})}", flush=True)
                 continue
             load = WORKLOADS[name]
             measured: dict[str, list[dict[str, float]]] = {t.name: [] for t in targets}

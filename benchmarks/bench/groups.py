@@ -39,7 +39,16 @@ from odradek.wire.api.a14_sync_group import (
 )
 from odradek.wire.api.a19_create_topics import CreatableTopic, CreateTopicsRequest
 
-__all__ = ["commits", "heartbeats", "joins", "loading"]
+__all__ = [
+    "Wire",
+    "answered",
+    "commits",
+    "encoded",
+    "fill_offsets",
+    "heartbeats",
+    "joins",
+    "loading",
+]
 
 Figures = dict[str, float]
 
@@ -64,9 +73,11 @@ class Wire:
         self.received = bytearray()
 
     def send(self, request: Message, version: int) -> None:
+        """Send a request."""
         self.socket.sendall(encoded(request, version))
 
     def frame(self) -> bytes:
+        """Return the next whole frame without its size, once it is here."""
         while True:
             found = self.buffered()
             if found is not None:
@@ -74,6 +85,7 @@ class Wire:
             self.fill()
 
     def fill(self) -> None:
+        """Take what has arrived, or wait for it. Raises ConnectionError at the end."""
         more = self.socket.recv(65536)
         if not more:
             raise ConnectionError("the broker closed the connection")
@@ -92,6 +104,7 @@ class Wire:
 
 
 def encoded(request: Message, version: int) -> bytes:
+    """Return a request as the bytes of its frame."""
     return b"".join(encode_request(request, version, 1, "bench"))  # type: ignore[arg-type]  # no part is a range of a file
 
 
@@ -352,6 +365,40 @@ def commits(seconds: float = 5) -> Figures:
     return figures
 
 
+def fill_offsets(broker: Started, records: int) -> int:
+    """Commit at least so many offsets, of few groups; return how many."""
+    _create_topic(broker)
+    wires = [Wire(broker.bootstrap) for _ in range(8)]
+    wires[0].send(FindCoordinatorRequest(key="any"), 2)
+    wires[0].frame()
+    frames = [_commit(f"group-{number}") for number in range(8)]
+    written = 0
+    while written < records:
+        written += _pump(wires, frames, 64, 1.0)
+    for wire in wires:
+        wire.socket.close()
+    return written
+
+
+def answered(broker: Started) -> tuple[float, list[float]]:
+    """Ask for a group until its coordinator is loaded.
+
+    Returns how long it took, and how long each answer did, in seconds.
+    """
+    begun = time.perf_counter()
+    wire = Wire(broker.bootstrap)
+    answers: list[float] = []
+    while True:
+        asked = time.perf_counter()
+        wire.socket.sendall(_commit("group-0"))
+        error = int.from_bytes(wire.frame()[-2:])
+        answers.append(time.perf_counter() - asked)
+        if not error:
+            wire.socket.close()
+            return time.perf_counter() - begun, answers
+        time.sleep(0.01)
+
+
 def loading(records: int = 200_000) -> Figures:
     """A start with a long log of commits: how soon its groups are answered for."""
     import shutil
@@ -362,27 +409,9 @@ def loading(records: int = 200_000) -> Figures:
     settings = ["groups.offsets_partitions=1"]
     try:
         with started(directory=root, settings=settings) as broker:
-            _create_topic(broker)
-            wires = [Wire(broker.bootstrap) for _ in range(8)]
-            wires[0].send(FindCoordinatorRequest(key="any"), 2)
-            wires[0].frame()
-            frames = [_commit(f"group-{number}") for number in range(8)]
-            written = 0
-            while written < records:
-                written += _pump(wires, frames, 64, 1.0)
+            written = fill_offsets(broker, records)
         with started(directory=root, settings=settings) as broker:
-            begun = time.perf_counter()
-            wire = Wire(broker.bootstrap)
-            answers: list[float] = []
-            while True:
-                asked = time.perf_counter()
-                wire.socket.sendall(_commit("group-0"))
-                error = int.from_bytes(wire.frame()[-2:])
-                answers.append(time.perf_counter() - asked)
-                if not error:
-                    break
-                time.sleep(0.01)
-            took = time.perf_counter() - begun
+            took, answers = answered(broker)
         return {
             "ready s": broker.to_ready,
             "loaded s": took,

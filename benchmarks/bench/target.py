@@ -18,6 +18,7 @@ from attrs import field, frozen
 
 __all__ = ["Other", "Started", "Target", "started"]
 
+LOG = "broker.jsonl"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -66,6 +67,24 @@ class Started(Target):
     directory: Path = field(kw_only=True)
     to_ready: float = field(kw_only=True)
 
+    def forget_peak(self) -> None:
+        """Begin anew to watch for the largest resident memory."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
+
+    def peak_bytes(self) -> int:
+        """Largest resident memory since the start, or since it was forgotten."""
+        for line in Path(f"/proc/{self.pid}/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        raise RuntimeError("the system does not tell the largest resident memory")
+
+    def said(self) -> Iterator[str]:
+        """Yield the messages of its log so far."""
+        with (self.directory / LOG).open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("{") and line.endswith("\n"):
+                    yield json.loads(line)["message"]
+
 
 @contextmanager
 def started(
@@ -81,6 +100,7 @@ def started(
     """
     root = directory or Path(tempfile.mkdtemp(prefix="odradek-bench-"))
     read, write = os.pipe()
+    log = (root / LOG).open("ab")
     begun = time.perf_counter()
     process = subprocess.Popen(
         [
@@ -91,16 +111,18 @@ def started(
             f"--coordinator=embedded:{root}/coordinator",
             f"--set=storage.durability={durability}",
             *(f"--set={each}" for each in settings),
+            "--log-format=json",
             f"--ready-fd={write}",
         ],
         pass_fds=[write],
         # An installed package has its bytecode; a start that compiles every module again would
         # measure the compiler.
         env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stderr=log,
+        stdout=log,
     )
     os.close(write)
+    log.close()
     try:
         with os.fdopen(read) as ready:
             line = ready.readline()
