@@ -116,7 +116,7 @@ class Timekeeper:
                 _duration(BELIEVED_MS - max(self._clock.back_ms, 0)),
             )
         else:
-            logger.warning("the wall clock shows what it should again")
+            logger.info("the wall clock shows the time that retention goes by again")
 
     async def save(self) -> None:
         """Remember the clock. A coordinator that does not answer is no reason to stop."""
