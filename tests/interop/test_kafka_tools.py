@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+import uuid
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 from tests.interop.conftest import jars
 from tests.interop.drivers.base import Record
 from tests.interop.probe import Probe, batch_of
 from tests.interop.process import BrokerProcess
 
 from odradek.broker.dispatch import OFFERED
+from odradek.contracts.storage import Chunk, Claim, LogEdit, parse_header
+from odradek.record import (
+    BatchBuilder,
+    Cleaned,
+    CompressionType,
+    OffsetMap,
+    assign,
+    clean_window,
+    note_window,
+)
+from odradek.types import PartitionKey
+from odradek_storage_file import open_file_store
 
 if TYPE_CHECKING:
     from tests.interop.drivers.java import Java
@@ -27,6 +41,7 @@ OLD = {
 """Where the tools' classes were before Kafka 4."""
 
 Tool = Callable[..., str]
+TIME = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -164,6 +179,87 @@ def test_kafka_dump_log_reads_segments_and_indexes(
         printed = tool("DumpLogSegments", "--files", str(file), server=False)
         assert not re.search("Mismatches|Found|error", printed), printed
         assert len(re.findall(r"^(?:timestamp: \d+ )?offset: \d+", printed, re.MULTILINE)) >= rows
+
+
+async def compacted_segment(root: Path, compression: CompressionType) -> tuple[Path, Cleaned]:
+    """Have `file:` storage hold a compacted segment; return its path and what it was made from.
+
+    It has batches that are untouched, that lost records, that hold tombstones with a delete
+    horizon, and one that lost all records and stays for its producer's sake.
+    """
+    noise = random.Random(0)
+    batches = []
+    for number in range(60):
+        last_of_first = number == 30
+        builder = BatchBuilder(
+            1 << 20, compression=compression, producer_id=7 + (number > 30), producer_epoch=0,
+            base_sequence=10 * number,
+        )  # fmt: skip
+        for record in range(10):
+            key = b"last" if last_of_first else b"%d" % noise.randrange(300)
+            value = None if noise.random() < 0.1 else noise.randbytes(500)
+            builder.append(TIME + 10 * number + record, b"last" if number == 40 else key, value)
+        batch = bytearray(builder.build())
+        assign(batch, 0, 10 * number, 1)
+        batches.append(bytes(batch))
+    whole = memoryview(b"".join(batches))
+    offsets = OffsetMap(1 << 20, 0, bytes(16))
+    assert note_window(whole, offsets, 600).next_offset == 600
+    cleaned = clean_window(
+        whole, offsets, end_offset=600, now_ms=TIME, delete_retention_ms=1000,
+        last_of_producers={309, 599},
+    )  # fmt: skip
+    partition = PartitionKey(uuid.UUID(int=1), 0)
+
+    async def chunks() -> AsyncIterator[Chunk]:
+        yield Chunk(cleaned.metas, cleaned.buffers)
+
+    async with open_file_store(root.as_uri()) as store:
+        writer = await store.open_writer(partition, Claim(1, 1))
+        writer.append(Chunk([parse_header(batch) for batch in batches], batches))
+        old = writer.roll()
+        built = await writer.build(chunks())
+        await writer.commit(LogEdit((old.id,), (built,)))
+    return root / str(partition) / f"{cleaned.metas[0].base_offset:020d}.log", cleaned
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
+def test_kafka_dump_log_reads_compacted_segments_and_their_indexes(
+    codec: str, tool: Tool, tmp_path: Path
+) -> None:
+    file, cleaned = trio.run(compacted_segment, tmp_path, CompressionType[codec.upper()])
+    assert cleaned.changed
+    dumped = tool("DumpLogSegments", "--deep-iteration", "--files", str(file), server=False)
+    assert "isvalid: false" not in dumped
+    assert dumped.count("isvalid: true") == len(cleaned.metas)
+    assert dumped.count("| offset: ") == cleaned.records_out < cleaned.records_in
+    printed = re.findall(
+        r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (\d+) lastSequence: (\d+) "
+        r"producerId: (\d+) .*deleteHorizonMs: (\S+) .*CreateTime: (\d+)", dumped
+    )  # fmt: skip
+    assert printed == [
+        (
+            *map(str, (meta.base_offset, meta.last_offset, meta.record_count, meta.base_sequence)),
+            str(meta.base_sequence + meta.last_offset - meta.base_offset),
+            str(meta.producer_id),
+            "OptionalLong.empty"
+            if meta.delete_horizon is None
+            else f"OptionalLong[{meta.delete_horizon}]",
+            str(meta.max_timestamp),
+        )
+        for meta in cleaned.metas
+    ]
+    counts = [meta.record_count for meta in cleaned.metas]
+    assert 0 in counts
+    assert any(meta.delete_horizon is not None for meta in cleaned.metas)
+    for suffix in (".index", ".timeindex"):
+        index = file.with_suffix(suffix)
+        printed_index = tool("DumpLogSegments", "--files", str(index), server=False)
+        assert not re.search("Mismatches|Found|error", printed_index), printed_index
+        rows = re.findall(r"^(?:timestamp: \d+ )?offset: \d+", printed_index, re.MULTILINE)
+        assert len(rows) >= (5 if suffix == ".index" else 1)
+        sane = tool("DumpLogSegments", "--index-sanity-check", "--files", str(index), server=False)
+        assert "passed sanity check" in sane
 
 
 def test_the_versions_are_those_that_are_asked_for(java: Java) -> None:
