@@ -28,9 +28,10 @@ from odradek.contracts.storage import DataRef
 from odradek.contracts.transport import ConnectFailed, ConnectionLost
 from odradek.log.partition import PartitionLog
 from odradek.memory import storage as memory
+from odradek.memory.transport import MemoryTransport
 from odradek.testing.simulation import simulate
 
-SEEDS = range(int(os.environ.get("ODRADEK_SEEDS", "2")))
+SEEDS = range(int(os.environ.get("ODRADEK_SEEDS", "1")))
 MINUTE = 60
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
@@ -119,6 +120,7 @@ class World:
     random: Random
     machine: Machine
     broker: Broker | None = None
+    peers: dict[str, Peer] = attrs.Factory(dict)
     stored: dict[str, list[Stored]] = attrs.Factory(lambda: {topic: [] for topic in TOPICS})
     starts: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(TOPICS, 0))
     ahead_since: float | None = None
@@ -136,24 +138,30 @@ class World:
         assert self.broker is not None
         return self.broker.topic(topic).log(0)
 
-    async def ask(self, what: Callable[[Peer], Awaitable[None]]) -> bool:
-        """Ask the broker, over a connection of one's own; say whether it was there."""
+    async def ask(self, who: str, what: Callable[[Peer], Awaitable[None]]) -> None:
+        """Ask the broker over the connection of `who`, or not, if it is away."""
         broker = self.broker
         if broker is None:
-            return False
+            return
         try:
-            async with connected(broker) as peer:
-                await what(peer)
+            peer = self.peers.get(who)
+            if peer is None:
+                url = next(iter(broker.urls.values()))
+                peer = self.peers[who] = Peer(await MemoryTransport().connect(url))
+            await what(peer)
         except (ConnectFailed, ConnectionLost):
-            return False
-        return True
+            self.peers.pop(who, None)
 
     # What happens
 
     async def run(self) -> None:
         """Run brokers, one after the other."""
         where = {"coordinator": f"memory:{self.name}", "storage": f"memory://{self.name}"}
-        quiet = {"cleaner": {"enabled": False}, "scrub": {"bytes_per_s": 0}}
+        quiet = {
+            "cleaner": {"enabled": False},
+            "scrub": {"bytes_per_s": 0},
+            "limits": {"idle_timeout_s": float(DAY)},
+        }
         while True:
             async with running(host=self.machine, **where, **quiet) as broker:
                 if not broker.image.topics:
@@ -165,6 +173,7 @@ class World:
                 self.up_since = trio.current_time()
                 await trio.sleep((2 + 20 * self.random.random()) * HOUR)
                 self.broker = None
+                self.peers.clear()
             off = self.random.random() * OFF
             if self.random.random() < 0.5:
                 self.machine.boots += 1
@@ -190,8 +199,7 @@ class World:
         """Send a batch now and then, stamped with the true time by its producer."""
         while True:
             await trio.sleep(PRODUCE_EVERY * (0.5 + self.random.random()))
-            if self.broker is not None:
-                await self.ask(partial(self.send, topic))
+            await self.ask(f"producer of {topic}", partial(self.send, topic))
 
     async def send(self, topic: str, peer: Peer) -> None:
         count = self.random.randint(1, 3)
@@ -226,7 +234,7 @@ class World:
 
         while True:
             await trio.sleep(every * (0.5 + self.random.random()))
-            await self.ask(fetch)
+            await self.ask(f"consumer of {topic}, {every}", fetch)
 
     async def hold(self, topic: str) -> None:
         """Hold what was read until it is long gone, and look at it then."""
