@@ -5,11 +5,14 @@ Fault F3 for one broker, by an ext4 that is shut down without flushing its journ
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 from tests.faults.traffic import Writer
 from tests.faults.volumes import Volume, ext4
 from tests.interop.probe import Probe
@@ -75,6 +78,32 @@ def test_nothing_acknowledged_is_lost_by_power_cuts(
         assert writer.misses(broker.address) == []
         assert len(writer.acknowledged) == sum(writer.sent)
     broker.stop()
+
+
+def test_newest_values_are_right_after_power_cuts_during_compaction(
+    volume: Volume, random: Random, tmp_path: Path
+) -> None:
+    pytest.importorskip("odradek_storage_file")
+    from tests.faults.compaction_model import Model
+    from tests.faults.compaction_watch import Lives, found, kill
+
+    def lose_it(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)  # it is to see no error of a disk that is gone
+        volume.cut_power()
+        kill(pid)
+
+    lives = Lives(volume.path / "log", tmp_path / "lives.log")
+    model = Model(random.randrange(2**32))
+    try:
+        for _ in range(CUTS):
+            lives.live(model, random, end=lose_it)
+            volume.unmount()
+            volume.mount()
+            model.check(trio.run(found, volume.path / "log"))
+    finally:
+        lives.close()
+    assert lives.ended_in["compact"]
+    assert model.compacted >= CUTS // 4
 
 
 def test_a_weaker_durability_is_seen_to_lose_data(
