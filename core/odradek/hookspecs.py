@@ -28,6 +28,9 @@ __all__ = [
     "PROJECT",
     "CoordinatorFactory",
     "Factory",
+    "Finding",
+    "Quarantine",
+    "Quarantined",
     "StorageFactory",
     "TransportFactory",
     "hookimpl",
@@ -44,6 +47,47 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @frozen(slots=True)
+class Finding:
+    """Something in a storage that is not as it should be: what and where, in words.
+
+    `severe`: not a cache that is made again by itself.
+    """
+
+    text: str
+    severe: bool = True
+
+
+@frozen(slots=True)
+class Quarantined:
+    """What one repair set aside. `name` is unique in the storage, `size` in bytes.
+
+    `at_ms`: when, in milliseconds since 1970. `reason`: a line each.
+    """
+
+    name: str
+    key: PartitionKey
+    at_ms: int
+    size: int
+    files: int
+    reason: tuple[str, ...]
+
+
+@frozen(slots=True)
+class Quarantine:
+    """What can be done with what repairs set aside. Every function blocks and raises StorageError.
+
+    `entries(url, settings)`: what there is, oldest first; also beside a running broker.
+    `restore(url, settings, name)`: put a partition back as it was before that repair, and set
+    aside what takes its place now; a line each says what was done. `delete(url, settings, name)`:
+    free its room, for good. Both only while nobody has the storage open.
+    """
+
+    entries: Callable[[str, Any], Sequence[Quarantined]] = field(eq=False)
+    restore: Callable[[str, Any, str], Sequence[str]] = field(eq=False)
+    delete: Callable[[str, Any, str], None] = field(eq=False)
+
+
+@frozen(slots=True)
 class Factory(Generic[T_co]):
     """How to open one kind of thing.
 
@@ -56,6 +100,13 @@ class Factory(Generic[T_co]):
     opens, and return what was done, a line each. `how` is `cut` (end the log before the damage)
     or `skip` (leave out what is damaged, keep what follows). It blocks, and is called while
     nobody has the storage open. Raises StorageError, saying why not. `odradek log repair` calls it.
+
+    `verify(url, settings, key)`, for storages that keep more than segments: check a partition's
+    other files (indexes, descriptions) and how they fit the segments. The segments' own batches
+    are checked by `odradek log verify`, which calls it. It blocks, changes nothing, and may be
+    called beside a broker that writes. Raises StorageError.
+
+    `quarantine`, for storages whose `repair` sets data aside.
     """
 
     scheme: str
@@ -64,6 +115,10 @@ class Factory(Generic[T_co]):
     repair: Callable[[str, Any, PartitionKey, str], Sequence[str]] | None = field(
         default=None, eq=False
     )
+    verify: Callable[[str, Any, PartitionKey], Sequence[Finding]] | None = field(
+        default=None, eq=False
+    )
+    quarantine: Quarantine | None = field(default=None, eq=False)
 
 
 StorageFactory = Factory[SegmentStore]

@@ -7,11 +7,11 @@ all waiting partitions with one pass of fdatasync. docs/reference/storage.md has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 from odradek.contracts.storage import SegmentStore, Unavailable
-from odradek.hookspecs import Factory, hookimpl
+from odradek.hookspecs import Factory, Finding, Quarantine, Quarantined, hookimpl
 from odradek.types import PartitionKey
 from odradek_storage_file.settings import FileStorageSettings
 
@@ -36,17 +36,79 @@ def _repair(url: str, _: FileStorageSettings, key: PartitionKey, how: str) -> Se
     from odradek_storage_file.store import root_of
 
     root = root_of(url)
-    try:
+    with _told(f"repair {key} in {root}"):
         report = repair(root, key, how="skip" if how == "skip" else "cut")
+    if report.quarantine is None:
+        return report.actions
+    name = report.quarantine.rpartition("/")[2]
+    return [
+        *report.actions,
+        f"as it was before, it is in {report.quarantine}; to put it back: "
+        f"`odradek log quarantine restore {name} --storage {url}`",
+    ]
+
+
+def _verify(url: str, _: FileStorageSettings, key: PartitionKey) -> Sequence[Finding]:
+    from odradek_storage_file.store import root_of
+    from odradek_storage_file.verify import verify
+
+    root = root_of(url)
+    with _told(f"read {key} in {root}"):
+        return [
+            Finding(str(each), each.severe)
+            for report in verify(root, key, headers_only=True)
+            for each in report.findings
+        ]
+
+
+def _entries(url: str, _: FileStorageSettings) -> Sequence[Quarantined]:
+    from odradek_storage_file.quarantine import entries
+    from odradek_storage_file.store import root_of
+
+    root = root_of(url)
+    with _told(f"read {root}"):
+        return [
+            Quarantined(each.name, each.key, each.at_ms, each.size, each.files, each.reason)
+            for each in entries(root)
+        ]
+
+
+def _restore(url: str, _: FileStorageSettings, name: str) -> Sequence[str]:
+    import time
+
+    from odradek_storage_file.quarantine import restore
+    from odradek_storage_file.store import root_of
+
+    with _told(f"put {name} back"):
+        return restore(root_of(url), name, time.time_ns() // 1_000_000)
+
+
+def _delete(url: str, _: FileStorageSettings, name: str) -> None:
+    from odradek_storage_file.quarantine import delete
+    from odradek_storage_file.store import root_of
+
+    with _told(f"delete {name}"):
+        delete(root_of(url), name)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise Unavailable(f"cannot repair {key} in {root}: {error.strerror}") from error
-    aside = [f"what was taken out is in {report.quarantine}"] if report.quarantine else []
-    return [*report.actions, *aside]
+        raise Unavailable(f"cannot {what}: {error.strerror}") from error
 
 
 @hookimpl
 def odradek_storage() -> Sequence[Factory[SegmentStore]]:
     """Supply `file:`."""
     return [
-        Factory(scheme="file", settings=FileStorageSettings, open=open_file_store, repair=_repair)
+        Factory(
+            scheme="file",
+            settings=FileStorageSettings,
+            open=open_file_store,
+            repair=_repair,
+            verify=_verify,
+            quarantine=Quarantine(_entries, _restore, _delete),
+        )
     ]

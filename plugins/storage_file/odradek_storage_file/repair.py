@@ -1,12 +1,15 @@
 """For an operator: make a damaged partition one that opens. Nothing is ever deleted.
 
-What a repair takes out of a log is moved to `quarantine/` below the root.
+What a repair takes out of a log is moved to `quarantine/` below the root, from where it can be
+put back (`odradek_storage_file.quarantine`).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal
 
 from attrs import define, field
@@ -19,12 +22,14 @@ from odradek.contracts.storage import (
     PartitionKey,
     crc32c,
 )
+from odradek.contracts.storage_gaps import GAPS_BLOB, decode_gaps, encode_gaps
 from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.lock import DirectoryLock
-from odradek_storage_file.ops import Ops, write_all
+from odradek_storage_file.ops import Ops, write_all, write_atomically
+from odradek_storage_file.quarantine import Aside
 from odradek_storage_file.recovery import finish_edits
 from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
 from odradek_storage_file.truncation import truncate_files
@@ -48,6 +53,7 @@ class _Kept:
 
     base: int
     ranges: list[tuple[int, int]] = field(factory=list)
+    gaps: list[tuple[int, int]] = field(factory=list)
     metas: list[BatchMeta] = field(factory=list)
     whole: bool = True
     end: int = 0
@@ -60,7 +66,9 @@ def repair(root: str, key: PartitionKey, *, how: Literal["cut", "skip"] = "cut")
     again. `skip` leaves out what is damaged and keeps every valid batch after it: for the only
     copy; offsets then have a gap. Files that lose bytes are moved whole to `quarantine/`, and
     written anew from their good parts. Indexes are rebuilt; a manifest that cannot be read is made
-    from the segments, and then the log starts at the first of them and blobs are lost.
+    from the segments, and then the log starts at the first of them, and blobs are lost.
+
+    Offsets that are left out are noted in the log (`odradek.contracts.storage_gaps`).
 
     Raises Unavailable while another process has the directory, OutOfRange if there is no such
     partition, OSError.
@@ -84,9 +92,10 @@ class _Repair:
         self.report = RepairReport(key)
         self._recovery_points: dict[int, int] = {}
         self._active_base = 0
-        self._aside = (
-            f"{root}/{layout.QUARANTINE}/{layout.directory_name(key)}.{time.time_ns() // 1_000_000}"
-        )
+        now_ms = time.time_ns() // 1_000_000
+        self._aside = Aside(ops, root, key, now_ms, reason=self.report.actions)
+        self._guessing = False  # without a manifest nobody knows what made a gap
+        self._lost = False  # something was left out right before this place
 
     def run(self) -> RepairReport:
         key = self.report.key
@@ -95,9 +104,12 @@ class _Repair:
         except (Corrupt, FileNotFoundError) as error:
             self._did(f"made a manifest from the segments: {error}")
             manifest = None
+            self._guessing = self._lost = True
         known = {}
         if manifest is not None:
             self._finish(manifest)
+            self._aside.manifest = manifest
+            self._aside.missing = self._not_whole(manifest)
             known = {entry.base: entry for entry in manifest.sealed}
             self._active_base = manifest.active.base
             if manifest.active.size:
@@ -105,8 +117,14 @@ class _Repair:
         kept = self._segments(known)
         new = self._manifest(manifest, kept, known)
         self._blobs(manifest, new)
-        if os.path.exists(f"{self.path}/{layout.MANIFEST}") and manifest is None:
-            self._set_aside(layout.MANIFEST)
+        self._gaps(new, kept)
+        if manifest is None:
+            self._without_manifest(new)
+        elif self.report.actions:
+            self._aside.open()
+        if self._aside.path is not None:
+            self.report.quarantine = self._aside.path
+            self._aside.write()
         write_manifest(self.ops, self.path, new)
         self.ops.remove(f"{os.path.dirname(self.path)}/{layout.CLEAN_MARKER}")
         return self.report
@@ -121,14 +139,29 @@ class _Repair:
             except CorruptBatch as error:
                 self._did(f"could not finish a truncation to {offset}: {error.detail}")
 
+    def _not_whole(self, manifest: Manifest) -> list[str]:
+        """Name the data files that have fewer bytes than the manifest says."""
+        found = []
+        each: list[SealedEntry | ActiveEntry] = [*manifest.sealed, manifest.active]
+        for entry in each:
+            name = f"{layout.stem(entry.base)}.log"
+            try:
+                size = os.stat(f"{self.path}/{name}").st_size
+            except FileNotFoundError:
+                size = -1
+            if size < entry.size or (isinstance(entry, SealedEntry) and size != entry.size):
+                found.append(name)
+        return found
+
     def _did(self, text: str) -> None:
         self.report.actions.append(text)
 
-    def _set_aside(self, name: str) -> None:
-        os.makedirs(self._aside, exist_ok=True)
-        self.report.quarantine = self._aside
-        self.ops.rename(f"{self.path}/{name}", f"{self._aside}/{name}")
-        self.ops.sync_directory(self._aside)
+    def _without_manifest(self, new: Manifest) -> None:
+        """Set aside what only the lost manifest could have told the meaning of."""
+        kept = {layout.blob_name(number) for number, _, _ in new.blobs.values()}
+        for name in sorted(os.listdir(self.path)):
+            if name == layout.MANIFEST or (name.endswith(".blob") and name not in kept):
+                self._aside.move(name)
 
     def _segments(self, known: dict[int, SealedEntry]) -> list[_Kept]:
         """Check every segment; rewrite or move those that are damaged."""
@@ -140,20 +173,25 @@ class _Repair:
             due = known[base].end if base in known else self._recovery_points.get(base, 0)
             if not os.path.exists(f"{self.path}/{name}"):
                 self._did(f"{name} is missing: offsets {base} to {due - 1} are gone")
+                self._lost = True
                 cut = cut or self.how == "cut"
                 continue
             if cut:
-                self._set_aside(name)
-                self._did(f"moved {name}, which follows the damage, to {self._aside}")
+                self._aside.move(name)
+                self._did(f"set {name} aside, which follows the damage")
                 continue
             found = self._good_parts(base, end)
-            if not found.whole:
+            if not found.metas and base in known:
+                self._aside.move(name)
+                self._did(f"set {name} aside, of which nothing is valid")
+            elif not found.whole:
                 self._rewrite(name, found)
             elif found.end < due:
                 self._did(f"{name} is short: offsets {found.end} to {due - 1} are gone")
+                self._lost = True
             cut = self.how == "cut" and (not found.whole or found.end < due)
             if not found.metas and base in known:
-                self._set_aside(name)
+                self._lost = True
                 continue
             end = found.end
             kept.append(found)
@@ -166,15 +204,21 @@ class _Repair:
     def _good_parts(self, base: int, end: int) -> _Kept:
         file = f"{self.path}/{layout.stem(base)}.log"
         kept = _Kept(base, end=max(base, end))
+        if self._lost and base > end > 0:
+            kept.gaps.append((end, base))
         fd = self.ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for each in walk_segment(self.ops, fd, file, os.fstat(fd).st_size):
                 if isinstance(each, Finding) or each.meta.base_offset < kept.end:
                     kept.whole = False
+                    self._lost = True
                     self._did(str(each) if isinstance(each, Finding) else f"{file}: old offsets")
                     if self.how == "cut":
                         break
                     continue
+                if self._lost and each.meta.base_offset > kept.end:
+                    kept.gaps.append((kept.end, each.meta.base_offset))
+                self._lost = self._guessing
                 start, stop = each.position, each.position + each.meta.size
                 if kept.ranges and kept.ranges[-1][1] == start:
                     start = kept.ranges.pop()[0]
@@ -201,7 +245,7 @@ class _Repair:
         finally:
             ops.close(source)
             ops.close(target)
-        self._set_aside(name)
+        self._aside.move(name)
         ops.rename(f"{file}.tmp", file)
         ops.sync_directory(self.path)
         self._did(f"kept {size} bytes of {name}, up to offset {kept.end}, and the whole aside")
@@ -260,6 +304,22 @@ class _Repair:
             new.next_id += 1
         return new
 
+    def _gaps(self, new: Manifest, kept: Sequence[_Kept]) -> None:
+        """Note which offsets were left out, or the log would look as if it had lost them."""
+        gaps = [gap for each in kept for gap in each.gaps]
+        if not gaps:
+            return
+        if GAPS_BLOB in new.blobs:
+            number, _, _ = new.blobs[GAPS_BLOB]
+            with suppress(ValueError):
+                gaps += decode_gaps(read_file(self.ops, f"{self.path}/{layout.blob_name(number)}"))
+        end = new.active.end
+        data = encode_gaps((low, min(high, end)) for low, high in gaps if low < end)
+        number = new.next_file
+        new.next_file += 1
+        write_atomically(self.ops, self.path, layout.blob_name(number), data)
+        new.blobs[GAPS_BLOB] = (number, len(data), crc32c(data))
+
     def _blobs(self, old: Manifest | None, new: Manifest) -> None:
         for name, (number, size, crc) in (old.blobs if old else {}).items():
             try:
@@ -271,4 +331,4 @@ class _Repair:
                 continue
             self._did(f"gave up blob {name!r}, which is missing or damaged")
             if data:
-                self._set_aside(layout.blob_name(number))
+                self._aside.move(layout.blob_name(number))

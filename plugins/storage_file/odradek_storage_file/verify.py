@@ -14,8 +14,9 @@ from odradek.contracts.storage import (
     crc32c,
     scan,
 )
+from odradek.errors import CorruptBatch
 from odradek_storage_file import layout
-from odradek_storage_file.indexes import IndexBuilder
+from odradek_storage_file.indexes import IndexBuilder, walk
 from odradek_storage_file.layout import ActiveEntry, SealedEntry
 from odradek_storage_file.ops import Ops
 from odradek_storage_file.recovery import next_valid
@@ -125,8 +126,23 @@ def walk_segment(ops: Ops, fd: int, path: str, size: int) -> Iterator[DumpedBatc
         position, window = following, WINDOW
 
 
-def verify(root: str, key: PartitionKey | None = None) -> Iterator[PartitionReport]:
-    """Check partitions: every CRC, the order of offsets, sizes, indexes, epochs and blobs.
+def _headers(ops: Ops, fd: int, size: int) -> Iterator[DumpedBatch | Finding]:
+    """Walk the headers alone, to the first place where there is none."""
+    position = 0
+    try:
+        for meta, position in walk(ops, fd, 0, size):
+            yield DumpedBatch(position, meta, True)
+    except CorruptBatch as error:
+        yield Finding("", position, error.detail)
+
+
+def verify(
+    root: str, key: PartitionKey | None = None, *, headers_only: bool = False
+) -> Iterator[PartitionReport]:
+    """Check partitions: every CRC, the order of offsets, sizes, indexes, manifest and blobs.
+
+    With `headers_only` the batches' own bytes are left to another reader of the segments; the
+    index of a segment with damage, where that breaks the chain of lengths, is then not judged.
 
     Beside a live broker files may change while they are read: a partition whose manifest changed
     meanwhile is read again, and what follows the recovery point may end in a batch that is just
@@ -137,7 +153,7 @@ def verify(root: str, key: PartitionKey | None = None) -> Iterator[PartitionRepo
         attempts = 5
         while True:
             before = _manifest_identity(path)
-            report = _verify(Ops(), path, each)
+            report = _verify(Ops(), path, each, headers_only)
             attempts -= 1
             if report.ok or not attempts or _manifest_identity(path) == before:
                 break
@@ -152,7 +168,7 @@ def _manifest_identity(path: str) -> tuple[int, int]:
     return info.st_ino, info.st_mtime_ns
 
 
-def _verify(ops: Ops, path: str, key: PartitionKey) -> PartitionReport:
+def _verify(ops: Ops, path: str, key: PartitionKey, headers_only: bool) -> PartitionReport:
     report = PartitionReport(key, path)
     try:
         manifest = read_manifest(ops, path, key)
@@ -162,12 +178,13 @@ def _verify(ops: Ops, path: str, key: PartitionKey) -> PartitionReport:
     report.log_start = manifest.log_start
     end = 0
     for entry in manifest.sealed:
-        end = _verify_segment(ops, path, entry, end, report)
+        end = _verify_segment(ops, path, entry, end, report, headers_only)
     active = manifest.active
-    end = _verify_segment(ops, path, active, end, report)
+    end = _verify_segment(ops, path, active, end, report, headers_only)
     for base in segment_bases(path):
         if base > active.base:
-            end = _verify_segment(ops, path, ActiveEntry(-1, base, end, 0, 0, {}), end, report)
+            later = ActiveEntry(-1, base, end, 0, 0, {})
+            end = _verify_segment(ops, path, later, end, report, headers_only)
     report.end_offset = end
     for name, (number, size, crc) in manifest.blobs.items():
         file = f"{path}/{layout.blob_name(number)}"
@@ -187,7 +204,12 @@ def segment_bases(path: str) -> list[int]:
 
 
 def _verify_segment(
-    ops: Ops, path: str, entry: SealedEntry | ActiveEntry, end: int, report: PartitionReport
+    ops: Ops,
+    path: str,
+    entry: SealedEntry | ActiveEntry,
+    end: int,
+    report: PartitionReport,
+    headers_only: bool,
 ) -> int:
     """Check one segment and its indexes; return the offset it ends at."""
     stem = f"{path}/{layout.stem(entry.base)}"
@@ -208,15 +230,18 @@ def _verify_segment(
             report.findings.append(
                 Finding(file, size, f"the file has {size} bytes instead of {entry.size}")
             )
-        for each in walk_segment(ops, fd, file, size):
+        batches = _headers(ops, fd, size) if headers_only else walk_segment(ops, fd, file, size)
+        for each in batches:
             if isinstance(each, Finding):
+                if headers_only:
+                    return max(end, entry.end)
                 torn = not sealed and each.position >= entry.size and "nothing valid" in each.text
                 report.findings.append(
                     Finding(each.file, each.position, each.text, severe=not torn)
                 )
                 continue
             meta = each.meta
-            if meta.base_offset < end or meta.last_offset < meta.base_offset:
+            if not headers_only and (meta.base_offset < end or meta.last_offset < meta.base_offset):
                 report.findings.append(
                     Finding(
                         file,

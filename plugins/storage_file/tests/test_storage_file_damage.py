@@ -9,6 +9,7 @@ import pytest
 from storage_file_disk import LossyOps
 
 from odradek.contracts.storage import Claim, Corrupt, LogEdit, OutOfRange, Unavailable
+from odradek.contracts.storage_gaps import GAPS_BLOB, decode_gaps
 from odradek.testing.storage import KEY, Log, metas_of, read_log
 from odradek_storage_file import FileStorageSettings, layout
 from odradek_storage_file.repair import repair
@@ -189,7 +190,13 @@ async def test_repair_keeps_what_is_valid(tmp_path: Path, how: str, number: int,
     assert not damaged(path)
     data_found, blobs = await open_log(root)
     assert data_found == b"".join(data for _, data in kept)
-    assert blobs == {"state": b"13"}
+    assert blobs.pop("state") == b"13"
+    gaps = decode_gaps(blobs.pop(GAPS_BLOB)) if blobs else ()
+    first_bad, last_bad = log.batches[min(bad)][0], log.batches[max(bad)][0]
+    left_out = (first_bad.base_offset, last_bad.next_offset)
+    told = how == "skip" and kept[0] is log.batches[0] and kept[-1] is log.batches[-1]
+    assert gaps == ((left_out,) if told else ()), "a gap is told from records that were lost"
+    assert blobs == {}
     again = repair(str(root), KEY)
     assert again.actions == []
 
