@@ -1,5 +1,6 @@
 """The wall clock jumps under a running broker: an hour, a year, either way.
 
+The broker looks for what is too old all the while, and must not take a jump for age.
 Fault F10, by libfaketime, which changes what the process reads as wall clock and leaves the
 monotonic clock alone, as a jump does.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.needs import missing
-from tests.faults.traffic import Writer, batch_of, produce, read_back
+from tests.faults.traffic import Writer, batch_of, produce, read_back, until
 from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
 
@@ -30,6 +31,10 @@ HOUR = 3600
 YEAR = 365 * 24 * HOUR
 JUMPS = (HOUR, YEAR, -HOUR, -YEAR, 0)
 WAIT_MS = 300
+EARLIEST = -2
+CHECK_MS = 50
+RETENTION_MS = 600_000
+"""Twice as long as the test may last and more: a clock that is ahead is caught up with."""
 
 
 class Clock:
@@ -63,7 +68,8 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def broker(clock: Clock, make_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    made = make_broker({"topics.segment.bytes": 64 * 1024}, under=clock.under)
+    settings = {"topics.segment.bytes": 64 * 1024, "retention.check_interval_ms": CHECK_MS}
+    made = make_broker(settings, under=clock.under)
     made.start()
     return made
 
@@ -75,15 +81,21 @@ def stamp_ms(address: str) -> int:
     return answer.log_append_time_ms
 
 
-def offset_at(probe: Probe, timestamp: int) -> int:
+def offset_at(probe: Probe, timestamp: int, topic: str = "stamped") -> int:
     """The first offset of a batch as late as that, -1 for none."""
     where = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name="stamped", partitions=[where])]
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[where])]
     )
     (found,) = probe.call(request, 7, ListOffsetsResponse).topics[0].partitions
     assert found.error_code == 0
     return found.offset
+
+
+def earliest(broker: BrokerProcess, topic: str) -> int:
+    """Where the log of a topic begins."""
+    with Probe(broker.address) as probe:
+        return offset_at(probe, EARLIEST, topic)
 
 
 def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
@@ -93,15 +105,28 @@ def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
         probe.create_topic(
             "jumps",
             2,
-            retention_ms="60000",
+            retention_ms=str(RETENTION_MS),
             segment_ms="10000",
             # The clients' clocks do not jump: for the broker they are off by a year then
             message_timestamp_after_max_ms=str(2**62),
         )
-        probe.create_topic("stamped", message_timestamp_type="LogAppendTime")
+        # Each batch in a segment of its own, with the time of the wrong clock as its age
+        probe.create_topic(
+            "stamped",
+            message_timestamp_type="LogAppendTime",
+            segment_bytes="100",
+            retention_ms=str(RETENTION_MS),
+        )
+        probe.create_topic(
+            "short",
+            segment_bytes="100",
+            retention_ms="1",
+            message_timestamp_after_max_ms=str(2**62),
+        )
     with Writer(broker.address, "jumps", 2) as writer:
         for jump in JUMPS:
             clock.jump(jump)
+            assert produce(broker.address, "short", batch_of([b"x"])).error_code == 0
             now_ms = (time.time() + jump) * 1000
             assert abs(stamp_ms(broker.address) - now_ms) < 60_000, "the jump is not seen"
             writer.send_until(len(writer.acknowledged) + 300)
@@ -112,6 +137,9 @@ def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
             waited = time.monotonic() - waited
             assert answer.error_code == 0
             assert WAIT_MS / 1000 <= waited < 10, "a timeout follows the wall clock"
+        assert produce(broker.address, "short", batch_of([b"x"])).error_code == 0
+        # What is due goes: the others were looked at as often
+        until(lambda: earliest(broker, "short") == len(JUMPS) + 1, "retention does nothing")
         writer.settle()
         assert writer.failed == {}
         assert writer.misses(broker.address) == []
@@ -119,12 +147,29 @@ def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
         clock.jump(-YEAR)
         broker.start()
         assert writer.misses(broker.address) == []
+        clock.jump(0)
+        assert produce(broker.address, "short", batch_of([b"x"])).error_code == 0
+        until(lambda: earliest(broker, "short") == len(JUMPS) + 2, "retention does nothing")
         assert len(read_back(broker.address, "stamped")) == len(JUMPS)
         clock.jump(YEAR)
         writer.send_until(len(writer.acknowledged) + 100)
         writer.settle()
         assert writer.misses(broker.address) == []
     assert broker.problems() == []
+    broker.stop()
+
+
+def test_jump_is_believed_where_the_clock_is_trusted(
+    clock: Clock, make_broker: Callable[..., BrokerProcess]
+) -> None:
+    settings = {"retention.check_interval_ms": CHECK_MS, "retention.trust_clock": "true"}
+    broker = make_broker(settings, under=clock.under).start()
+    with Probe(broker.address) as probe:
+        probe.create_topic("kept", retention_ms=str(HOUR * 1000 * 24 * 30))
+    assert produce(broker.address, "kept", batch_of([b"x"])).error_code == 0
+    assert earliest(broker, "kept") == 0
+    clock.jump(YEAR)
+    until(lambda: earliest(broker, "kept") == 1, "the jump is not believed")
     broker.stop()
 
 
