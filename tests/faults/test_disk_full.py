@@ -26,6 +26,12 @@ from odradek.wire.api.a21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from odradek.wire.api.a44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120), pytest.mark.usefixtures("root")]
 
@@ -92,6 +98,16 @@ def delete_records(broker: BrokerProcess, offset: int) -> int:
     with Probe(broker.address) as probe:
         answer = probe.call(request, 2, DeleteRecordsResponse)
     return answer.topics[0].partitions[0].error_code
+
+
+def keep_bytes(broker: BrokerProcess, topic: str, size: int) -> None:
+    """Set retention.bytes."""
+    change = AlterableConfig(name="retention.bytes", config_operation=0, value=str(size))
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    with Probe(broker.address) as probe:
+        (result,) = probe.call(request, 1, IncrementalAlterConfigsResponse).responses
+    assert result.error_code == 0, result.error_message
 
 
 def delete_topic(broker: BrokerProcess, name: str) -> int:
@@ -164,6 +180,34 @@ def test_deleting_records_works_without_a_byte_left(broker: BrokerProcess, volum
     assert not takes(broker)
     assert delete_records(broker, taken * 100) == 0
     until(lambda: takes(broker), "space is free again", 10)
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["at the soft limit", "not a byte left"])
+def test_retention_frees_space_and_producing_resumes(
+    volume: Volume, make_broker: Callable[..., BrokerProcess], filled: bool
+) -> None:
+    """At once, though the bytes of removed segments linger for a minute where there is room."""
+    settings = {**SETTINGS, "retention.check_interval_ms": 100}
+    broker = make_broker(settings, volume.path).start()
+    try:
+        with Probe(broker.address) as probe:
+            probe.create_topic("full", retention_ms="-1")
+        taken = fill(broker)
+        if filled:
+            volume.fill()
+        assert not takes(broker)
+        keep_bytes(broker, "full", 2 * MIB)
+        until(lambda: takes(broker), "space is free again", 10)
+        with Probe(broker.address) as probe:
+            answer = probe.fetch("full", 0, 0)
+            assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        start = answer.log_start_offset
+        kept = read_back(broker.address, "full", start=start)
+        assert min(kept) == start
+        assert 2 * MIB <= len(kept) * 1000 < len(BATCH) * taken
+        assert broker.problems() == []
+    finally:
+        broker.kill()  # before the volume is unmounted
 
 
 def test_a_broker_stops_and_starts_cleanly_on_a_full_disk_and_serves_reads(

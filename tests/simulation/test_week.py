@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -62,7 +63,7 @@ class Kept:
     policy: str = "delete"
 
     @property
-    def configs(self) -> dict[str, str]:
+    def configs(self) -> dict[str, Any]:
         return {
             "cleanup_policy": self.policy,
             "retention_ms": "-1" if self.seconds is None else str(self.seconds * 1000),
@@ -156,14 +157,15 @@ class World:
 
     async def run(self) -> None:
         """Run brokers, one after the other."""
-        where = {"coordinator": f"memory:{self.name}", "storage": f"memory://{self.name}"}
-        quiet = {
+        sections: dict[str, Any] = {
+            "coordinator": f"memory:{self.name}",
+            "storage": f"memory://{self.name}",
             "cleaner": {"enabled": False},
             "scrub": {"bytes_per_s": 0},
             "limits": {"idle_timeout_s": float(DAY)},
         }
         while True:
-            async with running(host=self.machine, **where, **quiet) as broker:
+            async with running(host=self.machine, **sections) as broker:
                 if not broker.image.topics:
                     async with connected(broker) as peer:
                         for topic, kept in TOPICS.items():
