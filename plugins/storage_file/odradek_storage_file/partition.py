@@ -306,14 +306,7 @@ class Partition:
             raise ValueError(f"{self.key} is being truncated")
         store = self.store
         path = f"{self.path}/{layout.stem(self.end)}.log"
-        try:
-            fd = store.files.open(path, CREATE, 0o644)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise store.space.exhausted() from error
-            if error.errno in NO_DESCRIPTOR:
-                raise Full(f"cannot create {path}: {error.strerror}") from error
-            raise store.fail(error, f"cannot create {path}") from error
+        fd = self._create(path)
         builder = self.builder
         builder.seal()
         builder.flush(store.ops, f"{self.path}/{layout.stem(self.base)}")
@@ -332,6 +325,21 @@ class Partition:
         self.saved = -1
         store.upkeep.save_soon(self)
         return sealed.info
+
+    def _create(self, path: str) -> int:
+        """Create a segment's file, in the room of removed ones if there is no other."""
+        store = self.store
+        while True:
+            try:
+                return store.files.open(path, CREATE, 0o644)
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    if store.space.reclaim(1):
+                        continue
+                    raise store.space.exhausted() from error
+                if error.errno in NO_DESCRIPTOR:
+                    raise Full(f"cannot create {path}: {error.strerror}") from error
+                raise store.fail(error, f"cannot create {path}") from error
 
     def _sealed_active(self) -> Segment:
         builder = self.builder

@@ -6,11 +6,9 @@ import errno
 import logging
 import os
 import resource
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from struct import iter_unpack
 from typing import Any, ClassVar
@@ -294,19 +292,6 @@ async def test_partial_writes_are_completed(tmp_path: Path) -> None:
         log.append(3, pieces=5)
         log.append(200, value_bytes=1, pieces=1100)
         await log.check()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("this environment cannot mount a tmpfs")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
 
 
 @pytest.mark.parametrize("limit", [0, 1_000_000], ids=["hard", "soft"])

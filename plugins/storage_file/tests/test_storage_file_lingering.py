@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,19 +27,23 @@ HOUR = 3_600_000
 PLENTY = 1 << 40
 
 
+def left(root: Path) -> list[Path]:
+    return list((root / layout.directory_name(KEY)).glob(f"*{layout.DELETED_SUFFIX}"))
+
+
 def lingering(root: Path) -> dict[str, bytes]:
-    found = (root / layout.directory_name(KEY)).glob(f"*{layout.DELETED_SUFFIX}")
-    return {path.name: path.read_bytes() for path in found}
+    return {path.name: path.read_bytes() for path in left(root)}
 
 
 def dropped(root: Path) -> list[Path]:
     return list(root.glob(f"*{layout.DELETED_SUFFIX}"))
 
 
-async def until_gone(root: Path) -> None:
-    with trio.fail_after(30):
-        while lingering(root) or dropped(root):
-            await trio.lowlevel.checkpoint()
+async def until_left(root: Path, count: int) -> None:
+    deadline = time.monotonic() + 30  # the clock of trio may stand still
+    while len(left(root)) != count or dropped(root):
+        assert time.monotonic() < deadline
+        await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager
@@ -85,13 +90,10 @@ def test_removed_data_lingers_for_its_time(tmp_path: Path) -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert len(lingering(tmp_path)) == 2
             clock.jump(30)
-            with trio.fail_after(1):  # of a clock that stands still
-                while name in lingering(tmp_path):
-                    await trio.lowlevel.checkpoint()
-            assert len(lingering(tmp_path)) == 1
+            await until_left(tmp_path, 1)
+            assert name not in lingering(tmp_path)
             clock.jump(30)
-            while lingering(tmp_path):
-                await trio.lowlevel.checkpoint()
+            await until_left(tmp_path, 0)
             await log.check()
 
     trio.run(main, clock=clock)
@@ -160,7 +162,7 @@ async def test_a_dropped_partition_takes_along_what_lingers(tmp_path: Path) -> N
         again.append(3)
         await store.upkeep.clear()  # names of files that went with the directory
         await again.check()
-        await until_gone(tmp_path)
+        await until_left(tmp_path, 0)
 
 
 class Disk:
@@ -205,7 +207,7 @@ async def test_a_write_without_room_is_tried_again_with_the_room_of_what_lingers
         full = False
 
         def pwritev(self, fd: int, buffers, offset: int) -> int:  # type: ignore[no-untyped-def, override]
-            if self.full and lingering(tmp_path):
+            if self.full and left(tmp_path):
                 os.pwrite(fd, b"torn", offset)
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().pwritev(fd, buffers, offset)
@@ -217,6 +219,25 @@ async def test_a_write_without_room_is_tried_again_with_the_room_of_what_lingers
         ticket = log.append(3, pieces=2)
         assert lingering(tmp_path) == {}
         await ticket.wait()
+        await log.check()
+
+
+async def test_a_roll_without_room_takes_that_of_what_lingers(tmp_path: Path) -> None:
+    class Wall(LossyOps):
+        full = False
+
+        def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
+            if self.full and flags & os.O_EXCL and left(tmp_path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().open(path, flags, mode)
+
+    ops = Wall(tmp_path)
+    async with opened(tmp_path, ops) as (_, log):
+        await retain(log, 2)
+        ops.full = True
+        log.writer.roll()
+        assert lingering(tmp_path) == {}
+        await log.append().wait()
         await log.check()
 
 
@@ -233,7 +254,7 @@ async def test_nothing_lingers_while_room_is_scarce(tmp_path: Path) -> None:
         store.space.free = lambda: SCARCE - 1  # type: ignore[method-assign]
         store.space.left = 0
         log.append()  # looks at the free space, and has the rest removed in the background
-        await until_gone(tmp_path)
+        await until_left(tmp_path, 0)
         await log.check()
 
 
@@ -250,6 +271,48 @@ async def test_a_name_that_finds_no_room_is_given_up(tmp_path: Path) -> None:
         await log.append().wait()
         path = tmp_path / layout.directory_name(KEY)
         assert len(list(path.glob("*.log*"))) == 2
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+async def test_retention_makes_room_on_a_full_disk_again_and_again(small_disk: Path) -> None:
+    settings = FileStorageSettings(min_free_bytes=0, ballast_bytes=128 * 1024)
+    ballast = small_disk / layout.BALLAST
+    async with open_store(small_disk.as_uri(), settings) as store:
+        log = Log(await store.open_writer(KEY, Claim(1, 1)))
+
+        def append_many() -> None:
+            for i in range(1000):
+                log.append(value_bytes=50_000)
+                if i % 10 == 9:
+                    log.writer.roll()
+
+        for _ in range(3):
+            with pytest.raises(Full):
+                append_many()
+            filler = small_disk / "filler"
+            with pytest.raises(OSError, match="No space"):
+                fill(filler)
+            await log.writer.flush()
+            sealed = len(log.writer.snapshot.segments) - 1
+            await retain(log, sealed // 2)
+            await log.check()
+            await log.append(value_bytes=50_000).wait()
+            filler.unlink()
+            while ballast.stat().st_size == 0:  # what was given back is set aside again
+                await retain(log, 1)
+                store.space.left = 0
+                await log.append(value_bytes=1_000).wait()
+        await log.check()
+    assert lingering(small_disk) == {}
+    async with open_store(small_disk.as_uri(), settings) as store:
+        writer = await store.open_writer(KEY, Claim(1, 1))
+        assert writer.recovery.clean
+        assert await read_log(writer) == log.bytes()
 
 
 def test_what_lingers_goes_in_the_order_of_its_time() -> None:
