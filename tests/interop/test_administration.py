@@ -79,6 +79,7 @@ def test_what_cannot_be_created_is_refused_with_kafkas_codes(
     refused(ErrorCode.INVALID_REPLICATION_FACTOR, create, other, replication_factor=3)
     refused(ErrorCode.INVALID_CONFIG, create, other, configs={"no.such.setting": "1"})
     refused(ErrorCode.INVALID_CONFIG, create, other, configs={"retention.ms": "soon"})
+    refused(ErrorCode.INVALID_CONFIG, create, other, configs={"preallocate": "true"})
     if admin.name in ("kafka-python", "aiokafka"):  # the others refuse it themselves
         refused(ErrorCode.INVALID_PARTITIONS, create, other, partitions=0)
     refused(ErrorCode.INVALID_PARTITIONS, admin.create_partitions, topic, 1)
@@ -102,6 +103,7 @@ def test_settings_are_told_set_and_reset(admin: AdminDriver, topic: str) -> None
     assert admin.configs("topic", topic) == {**before, "max.message.bytes": "2000"}
     refused(ErrorCode.INVALID_CONFIG, admin.alter_configs, topic, {"retention.ms": "x"})
     refused(ErrorCode.INVALID_CONFIG, admin.alter_configs, topic, {"no.such.setting": "x"})
+    refused(ErrorCode.INVALID_CONFIG, admin.alter_configs, topic, {"flush.messages": "1"})
     assert admin.configs("topic", topic) == {**before, "max.message.bytes": "2000"}
     refused(ErrorCode.MESSAGE_TOO_LARGE, admin.produce, topic, [Record(b"x" * 3000, b"k")])
 

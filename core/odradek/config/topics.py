@@ -228,8 +228,8 @@ class TopicSettings:
         7 * DAY_MS,
         minimum=1,
         maximum=LONG_MAX,
-        doc="The age at which a new segment is begun even if the present one is not full, in "
-        "milliseconds.",
+        doc="The age at which a batch begins a new segment even if the present one is not full, "
+        "by the timestamps of its records, in milliseconds. Compaction does not wait for a batch.",
         server="log.roll.ms",
         code=ConfigType.LONG,
     )
