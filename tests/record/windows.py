@@ -6,7 +6,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from odradek.errors import KafkaError
-from odradek.record import CompressionType, assign, iter_records, kernel, parse_header
+from odradek.record import (
+    CompressionType,
+    ControlType,
+    TransactionMarker,
+    assign,
+    clean_window,
+    encode_marker,
+    iter_records,
+    kernel,
+    note_window,
+    parse_header,
+)
 from odradek.record.batch import (
     CONTROL,
     DELETE_HORIZON,
@@ -24,6 +35,8 @@ TIME = 1_700_000_000_000
 LIMIT = 1 << 20
 DAY = 86_400_000
 MIN, MAX = -(2**63), 2**63 - 1
+NOW = TIME + 30 * DAY
+END = 2**62
 
 Row = tuple[bytes | None, bytes | None]
 
@@ -70,6 +83,35 @@ def rebased(data: bytes | bytearray, base_offset: int) -> bytes:
     moved = bytearray(data)
     assign(moved, 0, base_offset, 4)
     return bytes(moved)
+
+
+def noted_map(data, end=END, **options):
+    offsets = new_map(**options)
+    noted = note_window(memoryview(data), offsets, end, limit=LIMIT)
+    assert not noted.full
+    return offsets
+
+
+def clean(data, offsets, end=END, now=NOW, producers=frozenset(), **options):
+    return clean_window(
+        memoryview(data),
+        offsets,
+        end_offset=end,
+        now_ms=now,
+        delete_retention_ms=DAY,
+        last_of_producers=producers,
+        limit=LIMIT,
+        **options,
+    )
+
+
+def compact(data, now=NOW, producers=frozenset()):
+    return clean(data, noted_map(data), now=now, producers=producers)
+
+
+def marker(base_offset):
+    made = encode_marker(TransactionMarker(ControlType.COMMIT, 1, 0, 0), TIME)
+    return rebased(made, base_offset)
 
 
 def rows_of(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:

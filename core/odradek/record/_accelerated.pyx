@@ -34,7 +34,8 @@ from odradek.errors import KafkaError
 from odradek.record import pure, pure_compacting
 from odradek.record.batch import HEADER_SIZE as _HEADER_SIZE
 from odradek.record.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from odradek.record.batch import BatchMeta, assemble
+from odradek.record.batch import BatchMeta as _BatchMeta
+from odradek.record.batch import assemble
 from odradek.record.builder import MAX_RECORDS as _MAX_RECORDS
 from odradek.record.builder import checked, finish
 from odradek.record.column import BinaryColumn, Columns, HeaderColumn
@@ -132,6 +133,7 @@ COMPILER = (
 
 cdef object Record = _Record
 cdef object RawRecord = _RawRecord
+cdef object BatchMeta = _BatchMeta
 cdef tuple NOTHING = ()
 cdef Py_ssize_t HEADER_SIZE = _HEADER_SIZE
 cdef int64_t MAX_RECORDS = _MAX_RECORDS
@@ -142,13 +144,16 @@ cdef enum:
     PIN_EVERY = 262_144
     PINS = 16
 
-# `odradek_record` fills memory in by hand: that is right for such a class only.
+# `odradek_record` and `odradek_wide` fill memory in by hand: right for such classes only.
 if _Record.__base__ is not tuple or _Record.__dictoffset__ or len(_Record._fields) != 5:
     raise ImportError("Record is not the tuple that this module was compiled for")
+if _BatchMeta.__base__ is not tuple or _BatchMeta.__dictoffset__ or len(_BatchMeta._fields) != 11:
+    raise ImportError("BatchMeta is not the tuple that this module was compiled for")
 
 include "_accelerated_reading.pxi"
 include "_accelerated_columns.pxi"
 include "_accelerated_writing.pxi"
 include "_accelerated_hashing.pxi"
 include "_accelerated_compacting.pxi"
+include "_accelerated_output.pxi"
 include "_accelerated_cleaning.pxi"

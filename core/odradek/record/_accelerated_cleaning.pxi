@@ -1,11 +1,5 @@
 # Windows cleaned by the map of compaction. Part of _accelerated.pyx.
 
-cdef struct Piece:
-    Py_ssize_t source  # which of the new buffers, or -1 for the window
-    Py_ssize_t start
-    Py_ssize_t size
-
-
 cdef struct Verdict:
     int64_t kept
     int64_t bytes  # of the records that are kept
@@ -19,6 +13,7 @@ cdef class Cleaning:
 
     cdef Window window
     cdef OffsetMap offsets
+    cdef Output output
     cdef int64_t end_offset
     cdef int64_t now
     cdef int64_t new_horizon
@@ -33,27 +28,12 @@ cdef class Cleaning:
     cdef int64_t opaque
     cdef bint changed
     cdef Head head
-    cdef Head *heads
-    cdef Py_ssize_t head_count
-    cdef Py_ssize_t head_room
-    cdef Piece *pieces
-    cdef Py_ssize_t piece_count
-    cdef Py_ssize_t piece_room
     cdef uint8_t *marks  # a bit for each record of a batch: whether it is kept
     cdef size_t mark_room
-    cdef uint8_t *body  # of a batch to be compressed
-    cdef size_t body_room
-    cdef Head body_head
     cdef Window payload  # of the batch at `position`, where that is compressed and was opened
     cdef const uint8_t *payload_start
     cdef const uint8_t *payload_end
     cdef bint unopenable
-    cdef list buffers
-    cdef Py_ssize_t source  # the buffer that is being filled
-    cdef uint8_t *output
-    cdef Py_ssize_t output_used
-    cdef Py_ssize_t output_room
-    cdef Py_ssize_t wanted
     cdef bint any_producers
     cdef bint producers_known
     cdef Window producers  # last offsets, ascending
@@ -61,14 +41,11 @@ cdef class Cleaning:
     cdef Py_ssize_t last_offset_count
 
     def __cinit__(self):
-        self.buffers = []
+        self.output = Output()
         self.next_offset = -1
 
     def __dealloc__(self):
-        free(self.heads)
-        free(self.pieces)
         free(self.marks)
-        free(self.body)
 
     cdef Step run(self) noexcept nogil:
         """Clean batches that are not compressed, until something is in the way."""
@@ -108,37 +85,7 @@ cdef class Cleaning:
         return self.keep(&self.head)
 
     cdef Step keep(self, const Head *head) noexcept nogil:
-        return self.add(head, -1, self.position, head.size)
-
-    cdef Step add(
-        self, const Head *head, Py_ssize_t source, Py_ssize_t start, Py_ssize_t size
-    ) noexcept nogil:
-        """Add a batch to the result: bytes of the window (-1), or of a new buffer."""
-        cdef Piece *last
-        cdef void *room
-        if self.head_count == self.head_room:
-            room = realloc(self.heads, (2 * self.head_room + 64) * sizeof(Head))
-            if room == NULL:
-                return NO_MEMORY
-            self.heads = <Head *>room
-            self.head_room = 2 * self.head_room + 64
-        if self.piece_count == self.piece_room:
-            room = realloc(self.pieces, (2 * self.piece_room + 64) * sizeof(Piece))
-            if room == NULL:
-                return NO_MEMORY
-            self.pieces = <Piece *>room
-            self.piece_room = 2 * self.piece_room + 64
-        self.heads[self.head_count] = head[0]
-        self.heads[self.head_count].size = size
-        self.head_count += 1
-        if self.piece_count:
-            last = &self.pieces[self.piece_count - 1]
-            if last.source == source and last.start + last.size == start:
-                last.size += size
-                return DONE
-        self.pieces[self.piece_count] = Piece(source, start, size)
-        self.piece_count += 1
-        return DONE
+        return self.output.add(head, -1, self.position, head.size)
 
     cdef Step clean(self, const uint8_t *p, const uint8_t *end, bint packed) noexcept nogil:
         """Clean a batch whose records lie between `p` and `end`; nothing is done but for DONE."""
@@ -280,14 +227,13 @@ cdef class Cleaning:
             if self.is_last(left.last_offset):
                 if left.count == 0:
                     return self.keep(&left)
-                if self.output_room - self.output_used < 61:
-                    self.wanted = 61
+                if self.output.take(0) == NULL:
                     return ROOM
                 left.attributes &= APPEND_TIME
                 left.base_timestamp = -1
                 left.count = 0
                 self.changed = True
-                return self.write(&left, 0)
+                return self.output.write(&left, 0)
         self.changed = True
         return DONE
 
@@ -313,25 +259,16 @@ cdef class Cleaning:
         bint packed,
     ) noexcept nogil:
         """Write what is kept: a batch into the output, or the body of one that was compressed."""
-        cdef void *room
+        cdef uint8_t *body
         if packed:
-            if <size_t>size > self.body_room:
-                room = realloc(self.body, size)
-                if room == NULL:
-                    return NO_MEMORY
-                self.body = <uint8_t *>room
-                self.body_room = size
-            if not self.fill(self.body, size, p, end, shifted):
-                return CHANGED
-            self.body_head = left[0]
-            self.body_head.size = size
-            return BODY
-        if size > self.output_room - self.output_used - 61:
-            self.wanted = size + 61
+            body = self.output.take_body(left, size)
+            if body == NULL:
+                return NO_MEMORY
+            return BODY if self.fill(body, size, p, end, shifted) else CHANGED
+        body = self.output.take(size)
+        if body == NULL:
             return ROOM
-        if not self.fill(self.output + self.output_used + 61, size, p, end, shifted):
-            return CHANGED
-        return self.write(left, size)
+        return self.output.write(left, size) if self.fill(body, size, p, end, shifted) else CHANGED
 
     cdef bint fill(
         self, uint8_t *at, int64_t size, const uint8_t *p, const uint8_t *end, bint shifted
@@ -372,28 +309,6 @@ cdef class Cleaning:
             at += p - raw.key
         return at == last
 
-    cdef Step write(self, const Head *head, int64_t size) noexcept nogil:
-        """Write the header in front of a body of `size` bytes in the output, and count both."""
-        cdef uint8_t *at = self.output + self.output_used
-        cdef Py_ssize_t start = self.output_used
-        odradek_put_big(at, head.base_offset, 8)
-        odradek_put_big(at + 8, size + 61 - 12, 4)
-        odradek_put_big(at + LEADER_EPOCH_AT, head.leader_epoch, 4)
-        at[MAGIC_AT] = 2
-        odradek_put_big(at + ATTRIBUTES_AT, head.attributes, 2)
-        odradek_put_big(at + 23, head.last_offset - head.base_offset, 4)
-        odradek_put_big(at + 27, head.base_timestamp, 8)
-        odradek_put_big(at + 35, head.max_timestamp, 8)
-        odradek_put_big(at + 43, head.producer_id, 8)
-        odradek_put_big(at + 51, head.producer_epoch, 2)
-        odradek_put_big(at + 53, head.base_sequence, 4)
-        odradek_put_big(at + 57, head.count, 4)
-        odradek_put_big(
-            at + CRC_AT, odradek_crc(at + ATTRIBUTES_AT, size + 61 - ATTRIBUTES_AT, True), 4
-        )
-        self.output_used += size + 61
-        return self.add(head, self.source, start, size + 61)
-
     cdef int open(self, view, limit) except -1:
         """Decompress the batch at `position`, or say that it cannot be."""
         self.payload = unpack(view, self.position, &self.head, limit)
@@ -403,23 +318,6 @@ cdef class Cleaning:
             self.payload_start = self.payload.start
             self.payload_end = self.payload.end
         return 0
-
-    cdef int make_room(self) except -1:
-        """Begin a new buffer: what is left of the window fits, unless horizons make it longer."""
-        cdef Py_ssize_t size = max(self.wanted, self.window.end - self.window.start - self.position)
-        self.close_output()
-        self.buffers.append(PyByteArray_FromStringAndSize(NULL, size))
-        self.source = len(self.buffers) - 1
-        self.output = <uint8_t *>PyByteArray_AS_STRING(self.buffers[self.source])
-        self.output_used = 0
-        self.output_room = size
-        return 0
-
-    cdef int close_output(self) except -1:
-        if self.output != NULL:
-            PyByteArray_Resize(self.buffers[self.source], self.output_used)
-            self.output = NULL
-            self.output_room = self.output_used
 
     cdef int ask(self, last_of_producers) except -1:
         """Take the last offsets that the rest of the window may hold, in order."""
@@ -431,45 +329,16 @@ cdef class Cleaning:
         self.producers_known = True
         return 0
 
-    cdef int pack(self) except -1:
-        """Compress the body that `rewrite` left, and add the batch."""
-        cdef object body = PyMemoryView_FromMemory(
-            <char *>self.body, self.body_head.size, PyBUF_READ
-        )
-        codec = CompressionType(self.body_head.attributes & COMPRESSED)
-        batch = assemble(make_meta(&self.body_head), compress(codec, body))
-        self.buffers.append(batch)
-        if self.add(&self.body_head, len(self.buffers) - 1, 0, len(batch)) != DONE:
-            raise MemoryError
-        self.go_on()
-        return 0
-
     cdef object result(self, view):
-        cdef Py_ssize_t i
-        cdef Piece *piece
-        cdef int64_t total = 0
-        cdef list metas = PyList_New(self.head_count)
-        cdef object meta
-        cdef list buffers = []
-        self.close_output()
-        for i in range(self.head_count):
-            meta = make_meta(&self.heads[i])
-            Py_INCREF(meta)
-            PyList_SET_ITEM(metas, i, meta)
-        for i in range(self.piece_count):
-            piece = &self.pieces[i]
-            source = view if piece.source < 0 else memoryview(self.buffers[piece.source])
-            buffers.append(source[piece.start : piece.start + piece.size])
-            total += piece.size
         return Cleaned(
             self.position,
-            metas,
-            buffers,
+            self.output.metas(),
+            self.output.slices(view),
             self.changed,
             self.records_in,
             self.records_out,
             self.tombstones,
-            total,
+            self.output.bytes,
             self.earliest if self.has_earliest else None,
             self.opaque,
         )
@@ -485,25 +354,6 @@ cdef inline int64_t shifted_size(
         + varint_size(raw.offset_delta)
         + varint_size(raw.key_size)
         + (end - raw.key)
-    )
-
-
-cdef inline object make_meta(const Head *head):
-    return tuple.__new__(
-        BatchMeta,
-        (
-            head.base_offset,
-            head.last_offset,
-            head.size,
-            head.leader_epoch,
-            head.attributes,
-            head.base_timestamp,
-            head.max_timestamp,
-            head.producer_id,
-            head.producer_epoch,
-            head.base_sequence,
-            head.count,
-        ),
     )
 
 
@@ -537,9 +387,10 @@ def clean_window(
             if step == PACKED:
                 work.open(view, limit)
             elif step == BODY:
-                work.pack()
+                work.output.pack()
+                work.go_on()
             elif step == ROOM:
-                work.make_room()
+                work.output.make_room(work.window.end - work.window.start - work.position)
             elif step == PRODUCERS:
                 work.ask(last_of_producers)
             else:
