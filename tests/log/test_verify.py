@@ -1,4 +1,4 @@
-"""Verifying a log: what is told, and what is no fault. Each test breaks one thing of a sound one."""
+"""Verifying a log: what is told, and what is no fault. Each test breaks one thing."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,16 +97,20 @@ def dump(
 
         damaged = False
         shown = False
-        async with open_store(storage_url(storage)) as store:
-            async for key, reader in each_partition(store, partitions):
+        async with (
+            open_store(storage_url(storage)) as store,
+            aclosing(each_partition(store, partitions)) as logs,
+        ):
+            async for key, reader in logs:
                 if isinstance(reader, StorageError):
                     print_document(str(key), {"kind": "failure", "text": str(reader)}, form)
                     damaged = True
                     continue
-                async for document in _documents(reader, choice):
-                    shown = True
-                    damaged |= document["kind"] in ("damage", "failure")
-                    print_document(str(key), document, form)
+                async with aclosing(_documents(reader, choice)) as documents:
+                    async for document in documents:
+                        shown = True
+                        damaged |= document["kind"] in ("damage", "failure")
+                        print_document(str(key), document, form)
         if segment is not None and not shown and not damaged:
             raise CommandFailed(
                 f"no partition has a segment with base offset {segment}",
@@ -116,7 +121,7 @@ def dump(
     return run_async(body)
 
 
-async def _documents(reader: PartitionReader, choice: Choice) -> AsyncIterator[dict[str, Any]]:
+async def _documents(reader: PartitionReader, choice: Choice) -> AsyncGenerator[dict[str, Any]]:
     from odradek.cli.log_state import state_document
     from odradek.contracts.storage import OutOfRange, StorageError
 
@@ -127,11 +132,9 @@ async def _documents(reader: PartitionReader, choice: Choice) -> AsyncIterator[d
             continue
         yield {"kind": "segment", **_segment(segment)}
         try:
-            if choice.index:
-                async for document in _rows(reader, segment, choice):
-                    yield document
-            else:
-                async for document in _batches(reader, segment, choice):
+            kind = _rows if choice.index else _batches
+            async with aclosing(kind(reader, segment, choice)) as documents:
+                async for document in documents:
                     yield document
         except OutOfRange:
             continue  # a broker removed it meanwhile
@@ -152,7 +155,7 @@ def _segment(segment: SegmentInfo) -> dict[str, Any]:
 
 async def _rows(
     reader: PartitionReader, segment: SegmentInfo, choice: Choice
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     index = await reader.index(segment.id)
     for row in range(index.floor(choice.start), len(index)):
         if choice.end is not None and index.offsets[row] >= choice.end:
@@ -181,28 +184,29 @@ async def _start(reader: PartitionReader, segment: SegmentInfo, offset: int) -> 
 
 async def _batches(
     reader: PartitionReader, segment: SegmentInfo, choice: Choice
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any]]:
     from odradek.cli.storage import Damage, walk
 
     start = await _start(reader, segment, choice.start)
-    async for found in walk(reader, segment, verify=True, start=start):
-        if isinstance(found, Damage):
-            yield {"kind": "damage", "segment": segment.base_offset, **found._asdict()}
-            continue
-        meta = found.meta
-        if meta.last_offset < choice.start:
-            continue
-        if choice.end is not None and meta.base_offset >= choice.end:
-            break
-        yield {
-            "kind": "batch",
-            "segment": segment.base_offset,
-            "position": found.position,
-            **_header(meta),
-        }
-        if choice.records and not meta.control:
-            for document in _records(found, segment, choice):
-                yield document
+    async with aclosing(walk(reader, segment, verify=True, start=start)) as batches:
+        async for found in batches:
+            if isinstance(found, Damage):
+                yield {"kind": "damage", "segment": segment.base_offset, **found._asdict()}
+                continue
+            meta = found.meta
+            if meta.last_offset < choice.start:
+                continue
+            if choice.end is not None and meta.base_offset >= choice.end:
+                break
+            yield {
+                "kind": "batch",
+                "segment": segment.base_offset,
+                "position": found.position,
+                **_header(meta),
+            }
+            if choice.records and not meta.control:
+                for document in _records(found, segment, choice):
+                    yield document
 
 
 def _header(meta: BatchMeta) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from odradek.errors import KafkaError
+from odradek.errors import MalformedMessage
 from odradek.group.records import (
     GroupKey,
     OffsetKey,
@@ -27,7 +27,7 @@ def group_document(record: Record) -> dict[str, Any]:
     """
     try:
         return _decoded(record)
-    except KafkaError as error:
+    except MalformedMessage as error:
         return {"kind": "record", "reason": f"no group record: {error}", **record._asdict()}
 
 

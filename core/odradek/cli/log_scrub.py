@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,8 +61,11 @@ def scrub(partitions: tuple[str, ...], rate: float, storage: str | None, form: s
                 told.advance(size)
                 await trio.sleep(pace.take(size, trio.current_time()))
 
-            async with open_store(url) as store:
-                async for key, reader in each_partition(store, partitions):
+            async with (
+                open_store(url) as store,
+                aclosing(each_partition(store, partitions)) as logs,
+            ):
+                async for key, reader in logs:
                     told.begin(str(key))
                     if isinstance(reader, StorageError):
                         rows.append({"partition": str(key), "damage": [str(reader)]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -45,9 +45,12 @@ def verify(partitions: tuple[str, ...], storage: str | None, form: str) -> int:
 
         rows = []
         url = storage_url(storage)
-        async with open_store(url) as store:
+        async with (
+            open_store(url) as store,
+            aclosing(each_partition(store, partitions)) as logs,
+        ):
             with progress() as told:
-                async for key, reader in each_partition(store, partitions):
+                async for key, reader in logs:
                     told.begin(str(key))
                     if isinstance(reader, StorageError):
                         row = _empty(key, [str(reader)])
@@ -123,13 +126,14 @@ async def _read(key: PartitionKey, reader: PartitionReader, told: Progress) -> d
             verifier.problems.append(f"segment {segment.base_offset} has no index: {error}")
         verifier.begin(segment, index)
         try:
-            async for found in walk(reader, segment, verify=True):
-                if isinstance(found, Damage):
-                    verifier.damage(*found)
-                    told.advance(found.end - found.position)
-                else:
-                    verifier.batch(*found)
-                    told.advance(found.meta.size)
+            async with aclosing(walk(reader, segment, verify=True)) as batches:
+                async for found in batches:
+                    if isinstance(found, Damage):
+                        verifier.damage(*found)
+                        told.advance(found.end - found.position)
+                    else:
+                        verifier.batch(*found)
+                        told.advance(found.meta.size)
         except StorageError as error:
             verifier.damage(0, segment.size, str(error))
         verifier.end()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
@@ -75,7 +75,7 @@ async def open_store(url: str) -> AsyncIterator[SegmentStore]:
 
 async def partitions(
     store: SegmentStore, wanted: Iterable[str]
-) -> AsyncIterator[tuple[PartitionKey, PartitionReader | StorageError]]:
+) -> AsyncGenerator[tuple[PartitionKey, PartitionReader | StorageError]]:
     """Yield a reader of each partition named, or of all; each is closed before the next.
 
     For one that cannot be opened, what is wrong with it. Raises CommandFailed where there is
@@ -133,7 +133,7 @@ async def steadily(
 
 async def walk(
     reader: PartitionReader, segment: SegmentInfo, *, verify: bool, start: int = 0
-) -> AsyncIterator[Found | Damage]:
+) -> AsyncGenerator[Found | Damage]:
     """Yield every batch of a segment, and every stretch of bytes between that is none.
 
     From byte `start` on, where a batch begins. `verify` checks each CRC; without it damage is

@@ -155,7 +155,7 @@ class LogVerifier:
                 f"{segment.max_timestamp}"
             )
         index = self._index
-        if index is not None and self._row < len(index):
+        if index is not None and segment.size and self._row < len(index):
             self._problem(
                 f"its index has a row for byte {index.positions[self._row]}, where no batch starts"
             )

@@ -1,0 +1,513 @@
+"""`odradek log`: a storage looked into and mended without a broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from tests.log.logs import KEY, NOW, add, committed, opened
+
+from odradek.cli.storage import Damage, Found, walk
+from odradek.contracts.storage import Claim, LogEdit, PartitionReader
+from odradek.group.records import (
+    CommittedOffset,
+    GroupMetadataValue,
+    MemberMetadata,
+    encode_group,
+    encode_group_key,
+    encode_offset,
+    encode_offset_key,
+)
+from odradek.log.compaction import CLEANER_BLOB, CleanerState
+from odradek.log.partition import PartitionLog
+from odradek.plugins import load
+from odradek.record import BatchBuilder, assemble, parse_header
+from odradek.record.batch import DELETE_HORIZON
+from odradek.types import PartitionKey
+
+pytest.importorskip("odradek_storage_file")
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+Fill = Callable[[PartitionLog], Awaitable[None]]
+
+OTHER = PartitionKey(KEY.topic_id, 1)
+
+
+def batch(number: int, count: int = 2, size: int = 700, **options: Any) -> bytearray:
+    builder = BatchBuilder(64 * 1024 * 1024, **options)
+    for at in range(count):
+        assert builder.append(NOW + number + at, b"key-%d" % at, b"v" * size, [("h", b"1")])
+    return builder.build()
+
+
+async def usual(log: PartitionLog) -> None:
+    """Three segments of four batches of two records, of one idempotent producer."""
+    for number in range(12):
+        if number and not number % 4:
+            log.roll()
+        add(log, batch(number, producer_id=5, producer_epoch=0, base_sequence=2 * number))
+    await committed(log)
+
+
+def stored(root: Path, fill: Fill = usual) -> str:
+    """Make a storage with one log; return its URL."""
+    url = root.as_uri()
+    factory = load().storage("file")
+
+    async def main() -> None:
+        async with factory.open(url, factory.settings()) as store, opened(store) as log:
+            await fill(log)
+
+    trio.run(main)
+    return url
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return stored(tmp_path / "logs")
+
+
+def segments(url: str) -> list[Path]:
+    return sorted(Path(url.removeprefix("file://")).glob(f"{KEY.topic_id}-0/*.log"))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def rows(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def lines(done: subprocess.CompletedProcess[bytes], kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return [each for each in found if each["kind"] == kind]
+
+
+# -- verify ----------------------------------------------------------------------------------
+
+
+def test_verify_of_a_sound_storage_says_so(run_here: Run, url: str) -> None:
+    done = run_here("log", "verify", "--storage", url, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (row,) = rows(done)
+    assert row["partition"] == str(KEY)
+    assert (row["segments"], row["batches"], row["records"]) == (3, 12, 24)
+    assert (row["start_offset"], row["end_offset"]) == (0, 24)
+    assert row["problems"] == row["notes"] == []
+    table = run_here("log", "verify", str(KEY), "--storage", url)
+    assert table.stdout.decode().splitlines()[0].split()[-1] == "problems"
+    assert table.stderr == b""
+
+
+def test_verify_names_the_place_of_damage_and_the_remedy(run_here: Run, url: str) -> None:
+    path = segments(url)[1]
+    size = path.stat().st_size // 4
+    flip(path, size + 300)
+    done = run_here("log", "verify", "--storage", url, "--format", "json")
+    assert done.returncode == 1
+    (row,) = rows(done)
+    (problem,) = row["problems"]
+    assert problem.startswith(f"segment 8: bytes {size} to {2 * size}: the CRC")
+    assert row["batches"] == 11, "what follows is read"
+    assert f"odradek log repair {KEY} --storage {url}" in done.stderr.decode()
+
+
+def test_verify_goes_on_with_the_next_partition_when_one_cannot_be_opened(
+    run_here: Run, url: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "logs"
+    other = root / f"{KEY.topic_id}-1"
+    other.mkdir()
+    (other / "manifest").write_bytes(b"no manifest")
+    done = run_here("log", "verify", "--storage", url, "--format", "json")
+    assert done.returncode == 1
+    good, bad = rows(done)
+    assert good["problems"] == []
+    assert bad["partition"] == str(OTHER)
+    assert "manifest" in bad["problems"][0]
+    dumped = run_here("log", "dump", "--storage", url)
+    assert dumped.returncode == 1
+    assert f"{OTHER}  CANNOT BE READ" in dumped.stdout.decode()
+    assert "offsets 22 to 23" in dumped.stdout.decode()
+
+
+def test_verify_tells_caches_from_damage(run_here: Run, url: str) -> None:
+    index = segments(url)[0].with_suffix(".index")
+    index.write_bytes(index.read_bytes() + b"junk")
+    done = run_here("log", "verify", "--storage", url, "--format", "json")
+    assert done.returncode == 0, "it is made again"
+    (row,) = rows(done)
+    assert index.name in row["notes"][0]
+
+
+def test_verify_knows_a_gap_that_a_repair_left_from_lost_records(run_here: Run, url: str) -> None:
+    path = segments(url)[1]
+    size = path.stat().st_size // 4
+    flip(path, size + 300)
+    assert run_here("log", "repair", str(KEY), "--storage", url, "--how", "skip").returncode == 0
+    assert run_here("log", "verify", "--storage", url).returncode == 0
+    # The same gap, but nothing that says why:
+    whole = stored(Path(url.removeprefix("file://")).with_name("lost"), lost)
+    done = run_here("log", "verify", "--storage", whole, "--format", "json")
+    assert done.returncode == 1
+    assert rows(done)[0]["problems"] == ["segment 10: offsets 8 to 9 are missing"]
+
+
+async def lost(log: PartitionLog) -> None:
+    """A log whose middle segment was replaced by one that lacks its first batch."""
+    await usual(log)
+    await rewritten(log, {})
+
+
+async def rewritten(log: PartitionLog, blobs: dict[str, bytes | None]) -> None:
+    from odradek.contracts.storage import Chunk, Hint
+    from odradek.record import scan
+
+    writer = log.reader()
+    segment = writer.snapshot.segments[1]
+    with await writer.read(segment.id, 0, segment.size, Hint.SCAN) as data:
+        held = b"".join(data.views())
+    found = scan(memoryview(held))
+
+    async def chunks() -> Any:
+        start = found.positions[1]
+        yield Chunk(found.metas[1:], [held[start:]])
+
+    built = await writer.build(chunks())
+    await log.edit(lambda _: LogEdit(remove=(segment.id,), add=(built,), blobs=blobs))
+
+
+def test_verify_knows_a_gap_that_compaction_left(run_here: Run, tmp_path: Path) -> None:
+    async def compacted(log: PartitionLog) -> None:
+        await usual(log)
+        await rewritten(log, {CLEANER_BLOB: CleanerState(cleaned_to=16).dump()})
+
+    url = stored(tmp_path / "logs", compacted)
+    assert run_here("log", "verify", "--storage", url).returncode == 0
+
+
+def test_verify_reads_a_storage_that_is_being_written(
+    run_here: Run, run: Run, serve: Callable[..., Any], tmp_path: Path
+) -> None:
+    url = (tmp_path / "live").as_uri()
+    served = serve("--storage", url, "--set", "topics.segment.bytes=80000")
+    for _ in range(4):
+        made = run("produce", "t", "-b", served.address, "-q", stdin=b"%s\n" % (b"x" * 100) * 500)
+        assert made.returncode == 0, made.stderr
+    done = run_here("log", "verify", "--storage", url, "--format", "json")
+    assert done.returncode == 0, done.stdout
+    assert sum(row["records"] for row in rows(done)) == 2000
+    assert run_here("log", "scrub", "--storage", url, "--rate", "0").returncode == 0
+    refused = run_here("log", "quarantine", "delete", "x", "--storage", url, "--yes")
+    assert refused.returncode == 1
+
+
+# -- scrub -----------------------------------------------------------------------------------
+
+
+def test_scrub_finds_damage_and_says_how_to_repair_it(run_here: Run, url: str) -> None:
+    assert run_here("log", "scrub", "--storage", url, "--rate", "0").returncode == 0
+    path = segments(url)[2]
+    flip(path, 500)
+    done = run_here("log", "scrub", "--storage", url, "--rate", "0", "--format", "json")
+    assert done.returncode == 1
+    (row,) = rows(done)
+    assert row["damage"] == [
+        {"segment": 16, "position": 0, "text": "the CRC of the batch is wrong"}
+    ]
+    assert f"odradek log repair {KEY}" in done.stderr.decode()
+    table = run_here("log", "scrub", "--storage", url, "--rate", "0")
+    assert "segment 16, byte 0: the CRC" in table.stdout.decode()
+
+
+def test_scrub_keeps_to_its_rate(run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from odradek.log.pace import Pace
+
+    taken: list[tuple[float, int]] = []
+
+    def take(self: Pace, size: int, now: float) -> float:
+        taken.append((self._rate, size))
+        return 0.0
+
+    monkeypatch.setattr(Pace, "take", take)
+    run_here("log", "scrub", "--storage", url, "--rate", "0.5")
+    assert {rate for rate, _ in taken} == {512 * 1024}
+    assert sum(size for _, size in taken) == sum(path.stat().st_size for path in segments(url))
+
+
+# -- dump ------------------------------------------------------------------------------------
+
+
+def test_dump_shows_a_range_of_offsets(run_here: Run, url: str) -> None:
+    done = run_here(
+        "log", "dump", "--storage", url, "--from-offset", "7", "--to-offset", "11",
+        "--records", "--format", "json",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert [each["segment"] for each in lines(done, "segment")] == [0, 8]
+    batches = [(each["base_offset"], each["last_offset"]) for each in lines(done, "batch")]
+    assert batches == [(6, 7), (8, 9), (10, 11)]
+    assert [each["offset"] for each in lines(done, "record")] == [7, 8, 9, 10]
+    beyond = run_here("log", "dump", "--storage", url, "--from-offset", "99", "--format", "json")
+    assert (beyond.returncode, beyond.stdout) == (0, b"")
+
+
+def test_dump_begins_by_the_index_where_the_range_is(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odradek.cli import storage
+
+    starts = []
+    original = storage._read
+
+    async def read(reader: PartitionReader, segment: int, position: int, size: int) -> bytes:
+        starts.append(position)
+        return await original(reader, segment, position, size)
+
+    monkeypatch.setattr(storage, "_read", read)
+    done = run_here("log", "dump", "--storage", url, "--from-offset", "6", "--segment", "0")
+    assert b"offsets 6 to 7" in done.stdout
+    assert b"offsets 4 to 5" not in done.stdout
+    assert starts[0] > 0
+
+
+def test_dump_shows_one_segment(run_here: Run, url: str) -> None:
+    done = run_here("log", "dump", "--storage", url, "--segment", "8", "--format", "json")
+    assert {each["segment"] for each in lines(done, "batch")} == {8}
+    missing = run_here("log", "dump", "--storage", url, "--segment", "9")
+    assert missing.returncode == 1
+    assert b"no partition has a segment with base offset 9" in missing.stderr
+
+
+def test_dump_shows_the_rows_of_indexes(run_here: Run, url: str) -> None:
+    done = run_here("log", "dump", "--storage", url, "--index", "--format", "json")
+    found = lines(done, "row")
+    size = segments(url)[0].stat().st_size // 4
+    assert {each["segment"] for each in found} == {0, 8, 16}
+    assert all(each["position"] == (each["offset"] - each["segment"]) // 2 * size for each in found)
+    assert lines(done, "batch") == []
+    assert b"newest before: no time" in run_here("log", "dump", "--storage", url, "--index").stdout
+
+
+def test_dump_shows_the_state(run_here: Run, url: str) -> None:
+    done = run_here("log", "dump", "--storage", url, "--state", "--format", "json")
+    (state,) = lines(done, "state")
+    assert (state["log_start"], state["end_offset"]) == (0, 24)
+    assert [each["segment"] for each in state["segments"]] == [0, 8, 16]
+    assert state["epochs"] == [{"epoch": 0, "start_offset": 0}]
+    (producer,) = state["producers"]["producers"]
+    assert producer["producer_id"] == 5
+    assert producer["batches"][-1]["last_sequence"] == 23
+    assert state["cleaner"] is state["scrub"] is state["repaired"] is None
+    text = run_here("log", "dump", "--storage", url, "--state").stdout.decode()
+    assert "5/0, last at 2023-11-14T22:13:20.012+00:00, sequence 23 at offset 23" in text
+
+
+def test_dump_shows_what_upkeep_has_noted(run_here: Run, tmp_path: Path) -> None:
+    async def noted(log: PartitionLog) -> None:
+        await usual(log)
+        blobs = {CLEANER_BLOB: CleanerState(cleaned_to=16).dump(), "scrub": b"damaged"}
+        await log.edit(lambda _: LogEdit(blobs=blobs))
+
+    url = stored(tmp_path / "logs", noted)
+    text = run_here("log", "dump", "--storage", url, "--state").stdout.decode()
+    assert "compacted: cleaned_to 16" in text
+    assert "scrubbed: cannot be read" in text
+
+
+def test_dump_shows_empty_batches_and_delete_horizons(run_here: Run, tmp_path: Path) -> None:
+    async def fill(log: PartitionLog) -> None:
+        empty = bytearray(assemble(parse_header(batch(0))._replace(record_count=0), b""))
+        add(log, batch(0))
+        made = batch(1)
+        meta = parse_header(made)
+        marked = meta._replace(attributes=meta.attributes | DELETE_HORIZON)
+        add(log, bytearray(assemble(marked, bytes(made[61:]))))
+        log.append(parse_header(empty)._replace(record_count=2), empty, NOW)
+        await committed(log)
+
+    url = stored(tmp_path / "logs", fill)
+    text = run_here("log", "dump", "--storage", url).stdout.decode()
+    assert "offsets 4 to 5, empty" in text
+    assert "tombstones may go at 2023-11-14T22:13:20.001+00:00" in text
+    done = run_here("log", "dump", "--storage", url, "--format", "json")
+    assert [each["delete_horizon"] for each in lines(done, "batch")] == [None, NOW + 1, None]
+
+
+def test_dump_decodes_group_records(run_here: Run, tmp_path: Path) -> None:
+    member = MemberMetadata(
+        member_id="m-1", client_id="c", client_host="/here", session_timeout=45_000,
+        subscription=b"ss", assignment=b"a",
+    )  # fmt: skip
+    group = GroupMetadataValue(
+        protocol_type="consumer", generation=3, protocol="range", leader="m-1",
+        current_state_timestamp=NOW, members=[member],
+    )  # fmt: skip
+    records = [
+        (encode_offset_key("g", "t\x1b", 4), encode_offset(CommittedOffset(9, 1, "meta", NOW))),
+        (encode_offset_key("g", "t", 5), None),
+        (encode_group_key("g"), encode_group(group)),
+        (encode_group_key("gone"), None),
+        (b"\x00\x63", b"x"),
+        (b"?", b"x"),
+    ]
+
+    async def fill(log: PartitionLog) -> None:
+        builder = BatchBuilder(1 << 20)
+        for key, value in records:
+            builder.append(NOW, key, value)
+        add(log, builder.build())
+        await committed(log)
+
+    url = stored(tmp_path / "logs", fill)
+    done = run_here("log", "dump", "--storage", url, "--groups", "--format", "json")
+    assert done.returncode == 0
+    first, deleted = lines(done, "group_offset")
+    assert (first["group"], first["topic"], first["partition"]) == ("g", "t\x1b", 4)
+    assert (first["offset"], first["leader_epoch"], first["metadata"]) == (9, 1, "meta")
+    assert deleted["deleted"] is True
+    alive, gone = lines(done, "group")
+    assert alive["members"][0]["client"] == "c"
+    assert alive["members"][0]["subscription_bytes"] == 2
+    assert gone["deleted"] is True
+    other, damaged = lines(done, "record")
+    assert "type 99" in other["reason"]
+    assert "no group record" in damaged["reason"]
+    text = run_here("log", "dump", "--storage", url, "--groups").stdout.decode()
+    assert "group g  t\\x1b-4: offset 9 (epoch 1)" in text
+    assert "generation 3, consumer/range, leader m-1, 1 member: m-1 at /here" in text
+    assert "group gone: deleted" in text
+
+
+# -- quarantine ------------------------------------------------------------------------------
+
+
+def test_a_repair_can_be_listed_taken_back_and_deleted(run_here: Run, url: str) -> None:
+    listed = run_here("log", "quarantine", "list", "--storage", url)
+    assert listed.stdout == b"nothing is set aside\n"
+    path = segments(url)[1]
+    flip(path, 500)
+    damaged = path.read_bytes()
+    done = run_here("log", "repair", str(KEY), "--storage", url, "--how", "cut")
+    assert done.returncode == 0
+    (row,) = rows(run_here("log", "quarantine", "list", "--storage", url, "--format", "json"))
+    assert row["partition"] == str(KEY)
+    assert row["size"] > len(damaged)
+    assert f"quarantine restore {row['name']} --storage {url}" in done.stdout.decode()
+    refused = run_here("log", "quarantine", "restore", row["name"], "--storage", url)
+    assert refused.returncode == 2
+    assert b"--yes says so" in refused.stderr
+    assert run_here("log", "verify", "--storage", url).returncode == 0
+    back = run_here("log", "quarantine", "restore", row["name"], "--storage", url, "--yes")
+    assert back.returncode == 0, back.stderr
+    assert path.read_bytes() == damaged
+    assert run_here("log", "verify", "--storage", url).returncode == 1
+    assert run_here("log", "repair", str(KEY), "--storage", url, "--how", "skip").returncode == 0
+    names = [
+        each["name"]
+        for each in rows(
+            run_here("log", "quarantine", "list", "--storage", url, "--format", "json")
+        )
+    ]
+    assert len(names) == 2
+    for name in names:
+        gone = run_here("log", "quarantine", "delete", name, "--storage", url, "-y")
+        assert gone.returncode == 0, gone.stderr
+        assert b"free again" in gone.stdout
+    assert run_here("log", "verify", "--storage", url).returncode == 0
+
+
+def test_quarantine_says_what_it_cannot_do(run_here: Run, url: str) -> None:
+    for verb in ("restore", "delete"):
+        done = run_here("log", "quarantine", verb, "nothing", "--storage", url, "--yes")
+        assert done.returncode == 1
+        assert b"nothing of the name 'nothing' is set aside" in done.stderr
+    done = run_here("log", "quarantine", "list", "--storage", "memory:")
+    assert done.stderr == b"odradek: memory: storage sets nothing aside\n"
+
+
+# -- walking a segment -----------------------------------------------------------------------
+
+
+async def batches_of(reader: PartitionReader) -> list[Found | Damage]:
+    """Walk the first segment."""
+    segment = reader.snapshot.segments[0]
+    return [each async for each in walk(reader, segment, verify=True)]
+
+
+def walked(url: str) -> list[Found | Damage]:
+    """Walk the first segment of the first partition."""
+    factory = load().storage("file")
+
+    async def main() -> list[Found | Damage]:
+        async with factory.open(url, factory.settings(read_only=True)) as store:
+            return await batches_of(await store.open_reader(KEY))
+
+    return trio.run(main)
+
+
+def test_a_length_that_was_damaged_does_not_hide_what_follows(url: str) -> None:
+    path = segments(url)[0]
+    size = path.stat().st_size // 4
+    data = bytearray(path.read_bytes())
+    data[size + 8] = 0x7F  # it claims 2 GB
+    path.write_bytes(data)
+    first, damage, *rest = walked(url)
+    assert isinstance(damage, Damage)
+    assert (damage.position, damage.end) == (size, 2 * size)
+    assert "says that it has" in damage.text
+    assert [each.position for each in (first, *rest)] == [0, 2 * size, 3 * size]
+
+
+def test_large_batches_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.cli.storage.CHUNK", 1000)
+    monkeypatch.setattr("odradek.cli.storage.LARGE", 3000)
+
+    async def fill(log: PartitionLog) -> None:
+        for number, size in enumerate((10, 700, 5000, 10, 40_000, 10)):
+            add(log, batch(number, size=size))
+        await committed(log)
+
+    url = stored(tmp_path / "logs", fill)
+    found = walked(url)
+    assert all(isinstance(each, Found) for each in found)
+    assert [each.meta.base_offset for each in found if isinstance(each, Found)] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        10,
+    ]
+    large = found[4]
+    flip(segments(url)[0], large.position + 30_000)
+    again = walked(url)
+    assert isinstance(again[4], Damage)
+    assert (again[4].position, again[4].end) == (large.position, found[5].position)
+
+
+def test_bytes_that_the_file_no_longer_has_are_damage(url: str) -> None:
+    path = segments(url)[0]
+    size = path.stat().st_size // 4
+    factory = load().storage("file")
+
+    async def main() -> list[Found | Damage]:
+        async with factory.open(url, factory.settings()) as store:
+            writer = await store.open_writer(KEY, Claim(1, 1))
+            with path.open("r+b") as file:
+                file.truncate(2 * size + 100)
+            return await batches_of(writer)
+
+    first, second, damage = trio.run(main)
+    assert (first.position, second.position) == (0, size)
+    assert isinstance(damage, Damage)
+    assert (damage.position, damage.end) == (2 * size, 4 * size)
