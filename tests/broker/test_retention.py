@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 from tests.broker.conftest import MockTime
+from tests.broker.grouping import commit, committed, find
 from tests.broker.peer import NOW, batch, code, connected, running
 
 from odradek.broker import Broker, Host
@@ -180,6 +181,32 @@ def test_jump_back_deletes_nothing_on_the_way_home_either(mock_time: MockTime, j
             assert w.start("t") == 0, "65 minutes old"
             await trio.sleep(2 * 3600 + 600)
             assert w.start("t") == 3, "they are not kept for ever"
+
+    mock_time(main)
+
+
+@pytest.mark.parametrize("jump", [HOUR, YEAR, -YEAR])
+def test_committed_offsets_outlive_a_jump(mock_time: MockTime, jump: int) -> None:
+    async def main() -> None:
+        settings = {"offsets_retention_minutes": 120, "offsets_partitions": 1}
+        async with world(groups=settings) as w:
+            await w.create("t")
+
+            async def offsets() -> list[int]:
+                async with connected(w.broker) as peer:
+                    return await committed(peer, "g", "t")
+
+            async with connected(w.broker) as peer:
+                await find(peer)
+                assert await commit(peer, "g", {("t", 0): 7}) == ["NONE"]
+            await trio.sleep(600)
+            w.machine.error = jump
+            await trio.sleep(40 * 60)
+            w.machine.error = 0
+            await trio.sleep(40 * 60)
+            assert await offsets() == [7]
+            await trio.sleep(3600)
+            assert await offsets() == [-1], "they are not kept for ever"
 
     mock_time(main)
 

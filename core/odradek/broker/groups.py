@@ -111,8 +111,11 @@ class Groups:
         return name in self._broker.image.topics
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970."""
-        return self._broker.host.now_ms()
+        """Milliseconds since 1970: the time that is known to have passed, not the wall clock.
+
+        Offsets are stamped and expire by it, so that a clock that jumps a year expires none.
+        """
+        return self._broker.upkeep.clock.proven_ms()
 
     def new_id(self) -> str:
         """Return what makes a member's id unique."""
