@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from bench import codec, compaction_broker, groups, native, single, upkeep
+from bench import codec, compaction, compaction_broker, groups, native, single, upkeep
 from bench.embedding import embedding
 from bench.report import table
 from bench.target import Other, Target, started
@@ -31,7 +31,7 @@ LOGS = {
 }
 
 NATIVE = "native"
-CODEC = "codec"
+CODECS = {"codec": codec.report, "codec-compaction": compaction.report}
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument(
         "workload",
         nargs="*",
-        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE, *LOGS, NATIVE, CODEC])}",
+        help=f"which (default: all): {', '.join([*WORKLOADS, *SINGLE, *LOGS, NATIVE, *CODECS])}",
     )
     parser.add_argument(
         "--against",
@@ -54,7 +54,7 @@ def main() -> None:
     )
     parser.add_argument("--durability", default="ack", choices=("ack", "interval", "none"))
     options = parser.parse_args()
-    known = [*WORKLOADS, *SINGLE, *LOGS, NATIVE, CODEC]
+    known = [*WORKLOADS, *SINGLE, *LOGS, NATIVE, *CODECS]
     wanted = options.workload or known
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -66,8 +66,8 @@ def main() -> None:
             if options.against:
                 targets.append(Other.parse(options.against))
         for name in wanted:
-            if name == CODEC:
-                print(f"\n{codec.report(options.rounds)}", flush=True)
+            if name in CODECS:
+                print(f"\n{CODECS[name](options.rounds)}", flush=True)
                 continue
             if name == NATIVE:
                 rows = native.report(rounds=options.rounds, durability=options.durability)
