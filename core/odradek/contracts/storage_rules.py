@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -38,6 +39,10 @@ def check_chunk(chunk: Chunk, end_offset: int) -> int:
     return size
 
 
+def _order(segment: SegmentInfo) -> tuple[int, bool]:
+    return segment.base_offset, not segment.sealed
+
+
 def edited(
     segments: Sequence[SegmentInfo], log_start: int, edit: LogEdit, built: Mapping[int, object]
 ) -> tuple[tuple[SegmentInfo, ...], int]:
@@ -60,13 +65,14 @@ def edited(
             and segment.end_offset <= max(s.end_offset for s in removed)
         ):
             raise OutOfRange(f"segment {segment.id} lies outside of the segments it replaces")
-        by_id[segment.id] = segment
+    # The rest is in order: of thousands of segments only the neighbours are looked at.
     result = list(by_id.values())
-    if edit.add:  # otherwise they are in order: retention of thousands of segments needs no sorting
-        result.sort(key=lambda s: (s.base_offset, not s.sealed))
-        for left, right in pairwise(result):
+    for segment in edit.add:
+        at = bisect_left(result, _order(segment), key=_order)
+        for left, right in pairwise([*result[max(at - 1, 0) : at], segment, *result[at : at + 1]]):
             if left.end_offset > right.base_offset:
                 raise OutOfRange(f"segments {left.id} and {right.id} would overlap")
+        result.insert(at, segment)
     start = log_start if edit.log_start is None else edit.log_start
     if not log_start <= start <= result[-1].end_offset:
         raise OutOfRange(f"log start {start} is not within [{log_start}, {result[-1].end_offset}]")

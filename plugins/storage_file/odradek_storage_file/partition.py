@@ -453,20 +453,25 @@ class Partition:
                 raise store.space.exhausted() from error
             raise store.fail(error, f"cannot write {self.path}/{layout.MANIFEST}") from error
 
-    def replace(self, removed: Sequence[int], built: Sequence[Built]) -> None:
-        """Take segments out and put built ones in, once the manifest says so."""
+    def replace(self, removed: Sequence[int], built: Sequence[Built]) -> list[SegmentFile]:
+        """Take segments out and put built ones in, once the manifest says so.
+
+        Returns the files that were taken out; the caller retires them.
+        """
+        self._snapshot = None
+        if not removed and not built:
+            return []
         gone = set(removed)
-        for segment in self.sealed:
-            if segment.info.id in gone:
-                segment.file.retire()
+        retired = [s.file for s in self.sealed if s.info.id in gone]
         self.sealed = [s for s in self.sealed if s.info.id not in gone]
         for each in built:
             file = SegmentFile(self.store.files, each.stem + ".log")
             file.later_path = f"{self.path}/{layout.stem(each.info.base_offset)}.log"
             self.sealed.append(Segment(each.info, each.rows, each.crc, file))
-        self.sealed.sort(key=lambda s: s.info.base_offset)
+        if built:
+            self.sealed.sort(key=lambda s: s.info.base_offset)
         self._infos = None
-        self._snapshot = None
+        return retired
 
     def renamed(self) -> None:
         """Built files have their names now."""

@@ -50,8 +50,7 @@ class Upkeep:
 
     async def clear(self) -> None:
         """Remove what lingers now, because its room is needed."""
-        files = self.lingering.take(inf)
-        if files:
+        while files := self.lingering.take(inf):
             with trio.CancelScope(shield=True):  # nobody else knows of them any more
                 await in_thread(remove_files, self._ops, files)
 
