@@ -18,6 +18,7 @@ from odradek.hookspecs import StorageFactory
 from odradek.log.partition import PartitionLog
 from odradek.log.scrub import SCRUB_BLOB, ScrubState
 from odradek.log.scrubber import WINDOW
+from odradek.log.worker import InlineWorker, Worker
 from odradek.plugins import load
 
 DAY_MS = 24 * 3600 * 1000
@@ -73,7 +74,7 @@ async def test_damage_is_told_with_its_place_and_the_way_out(
         log = await fill(broker)
         scrubbing = Scrubbing(broker)
         flip(files(tmp_path)[1], 1600)
-        assert await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
         (said,) = errors(caplog)
         base = log.segments[1].base_offset
         assert "partition 0 of topic t is damaged" in said
@@ -87,9 +88,9 @@ async def test_damage_is_told_with_its_place_and_the_way_out(
         async with connected(broker) as peer:
             assert (await peer.fetch("t", 0)).error_code == 0, "what is sound is served"
             assert (await peer.produce("t", batch(1))).error_code == 0
-        assert not await scrubbing.once(), "nothing is due for a week"
+        assert not await scrubbing.once(InlineWorker()), "nothing is due for a week"
         host.now += 8 * DAY_MS
-        assert await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
         assert errors(caplog) == [], "it has been told"
 
 
@@ -100,15 +101,15 @@ async def test_damage_is_told_again_after_a_restart_and_forgotten_once_repaired(
         log = await fill(broker)
         key = log.key
         flip(files(tmp_path)[1], 1600)
-        await Scrubbing(broker).once()
+        await Scrubbing(broker).once(InlineWorker())
         assert errors(caplog)
     async with serving(tmp_path, host) as broker:
         log = broker.topic("t").log(0)
         scrubbing = Scrubbing(broker)
-        assert await scrubbing.once(), "at once, not in a week"
+        assert await scrubbing.once(InlineWorker()), "at once, not in a week"
         assert len(errors(caplog)) == 1
         assert log.damage is not None
-        assert not await scrubbing.once()
+        assert not await scrubbing.once(InlineWorker())
     factory: StorageFactory = load().storage("file")
     assert factory.repair is not None
     url = (tmp_path / "logs").as_uri()
@@ -116,7 +117,7 @@ async def test_damage_is_told_again_after_a_restart_and_forgotten_once_repaired(
     async with serving(tmp_path, host) as broker:
         log = broker.topic("t").log(0)
         scrubbing = Scrubbing(broker)
-        await scrubbing.once()
+        await scrubbing.once(InlineWorker())
         assert log.damage is None
         assert state_of(log).damage == ()
         assert errors(caplog) == []
@@ -128,7 +129,7 @@ async def test_a_log_is_marked_before_anything_is_read_again(
     async with serving(tmp_path, host) as broker:
         await fill(broker)
         flip(files(tmp_path)[0], 100)
-        await Scrubbing(broker).once()
+        await Scrubbing(broker).once(InlineWorker())
     async with serving(tmp_path, host) as broker:
         scrubbing = Scrubbing(broker)
         (known,) = scrubbing._due()
@@ -142,14 +143,14 @@ async def test_sound_logs_are_read_once_in_an_interval(
     async with serving(tmp_path, host) as broker:
         log = await fill(broker)
         scrubbing = Scrubbing(broker)
-        assert await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
         assert state_of(log) == ScrubState(read_ms=NOW)
-        assert not await scrubbing.once()
+        assert not await scrubbing.once(InlineWorker())
     async with serving(tmp_path, host) as broker:
         scrubbing = Scrubbing(broker)
-        assert not await scrubbing.once(), "remembered over a restart"
+        assert not await scrubbing.once(InlineWorker()), "remembered over a restart"
         host.now += 8 * DAY_MS
-        assert await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
         assert state_of(broker.topic("t").log(0)).read_ms == host.now
     assert errors(caplog) == []
 
@@ -171,7 +172,7 @@ async def test_a_reading_that_was_interrupted_goes_on_where_it_was(
                 await trio.lowlevel.checkpoint()
 
             monkeypatch.setattr(scrubbing, "_throttle", throttle)
-            await scrubbing.once()
+            await scrubbing.once(InlineWorker())
         assert scope.cancelled_caught
         assert state_of(log).next_offset == log.segments[2].base_offset
         whole = len(log.segments) - 1
@@ -183,7 +184,7 @@ async def test_a_reading_that_was_interrupted_goes_on_where_it_was(
             rest.append(size)
 
         monkeypatch.setattr(scrubbing, "_throttle", count)
-        assert await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
         assert len(rest) == whole - 2
         assert state_of(broker.topic("t").log(0)) == ScrubState(read_ms=NOW)
 
@@ -195,7 +196,7 @@ async def test_the_log_that_was_read_longest_ago_comes_first(
         scrubbing = Scrubbing(broker)
         for name in ("first", "second"):
             await fill(broker, name)
-            await scrubbing.once()
+            await scrubbing.once(InlineWorker())
             host.now += DAY_MS
         host.now += 30 * DAY_MS
         await fill(broker, "never")
@@ -210,7 +211,7 @@ async def test_a_damaged_state_begins_anew(
     async with serving(tmp_path, host) as broker:
         log = await fill(broker)
         await log.edit(lambda _: LogEdit(blobs={SCRUB_BLOB: b"not JSON"}))
-        assert await Scrubbing(broker).once()
+        assert await Scrubbing(broker).once(InlineWorker())
         assert state_of(log) == ScrubState(read_ms=NOW)
     assert any("begins anew" in each.getMessage() for each in caplog.records)
 
@@ -227,13 +228,18 @@ async def test_a_topic_that_is_deleted_meanwhile_is_no_failure(
                 await broker.delete_topic(broker.image.topics["t"])
 
         monkeypatch.setattr(scrubbing, "_throttle", throttle)
-        assert await scrubbing.once()
-        assert not await scrubbing.once()
+        assert await scrubbing.once(InlineWorker())
+        assert not await scrubbing.once(InlineWorker())
+
+
+class Simulated(FixedHost):
+    def worker(self, name: str) -> Worker:
+        return InlineWorker()
 
 
 def test_the_broker_scrubs_by_itself_at_its_rate(mock_time: MockTime) -> None:
     async def main() -> None:
-        host = FixedHost()
+        host = Simulated()
         async with running(host=host, scrub={"bytes_per_s": 1000, "interval_s": 3600}) as broker:
             log = await fill(broker, batches=300)
             sealed = sum(segment.size for segment in log.segments[:-1])

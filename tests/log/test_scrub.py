@@ -24,6 +24,7 @@ from odradek.contracts.storage import (
 from odradek.log.pace import Pace
 from odradek.log.scrub import Damage, ScrubState, SegmentCheck
 from odradek.log.scrubber import DAMAGE_SHOWN, scrub_segment
+from odradek.log.worker import InlineWorker
 from odradek.memory.storage import open_memory_store
 from odradek.record import HEADER_SIZE, assemble, assign, parse_header
 
@@ -209,7 +210,7 @@ async def test_a_sound_segment_is_read_once(
     async def throttle(size: int) -> None:
         read.append(size)
 
-    assert await scrub_segment(reader, info, throttle) == []
+    assert await scrub_segment(reader, info, throttle, InlineWorker()) == []
     assert info.size <= sum(read) <= info.size * 1.05
 
 
@@ -219,7 +220,7 @@ async def test_every_damaged_batch_is_found_and_the_rest_is_read(
     reader, info, starts = segment
     bad = [0, 7, 60, 117, 119]
     doctored = Doctored(reader, {starts[number] + 70: 1 for number in bad})
-    found = await scrub_segment(doctored, info, nothing)
+    found = await scrub_segment(doctored, info, nothing, InlineWorker())
     assert [each.position for each in found] == [starts[number] for number in bad]
     assert {each.segment for each in found} == {info.base_offset}
     assert all("CRC" in each.text for each in found)
@@ -230,7 +231,7 @@ async def test_damage_is_counted_up_to_a_bound(
 ) -> None:
     reader, info, starts = segment
     doctored = Doctored(reader, {start + 70: 1 for start in starts[::2]})
-    assert len(await scrub_segment(doctored, info, nothing)) == DAMAGE_SHOWN
+    assert len(await scrub_segment(doctored, info, nothing, InlineWorker())) == DAMAGE_SHOWN
 
 
 async def test_a_segment_that_is_wholly_gone_is_one_damage(
@@ -243,7 +244,7 @@ async def test_a_segment_that_is_wholly_gone_is_one_damage(
         read.append(size)
 
     doctored = Doctored(reader, {start + 16: 0x55 for start in starts})
-    (only,) = await scrub_segment(doctored, info, throttle)
+    (only,) = await scrub_segment(doctored, info, throttle, InlineWorker())
     assert only.position == 0
     assert len(read) < 30, "most of the 120 batches are not tried one by one"
 

@@ -25,6 +25,7 @@ from odradek.contracts.storage import (
 from odradek.log.pace import Pace
 from odradek.log.scrub import MAX_DAMAGE, SCRUB_BLOB, Damage, ScrubState
 from odradek.log.scrubber import WINDOW, scrub_segment
+from odradek.log.worker import Worker
 from odradek.types import PartitionKey
 
 if TYPE_CHECKING:
@@ -77,19 +78,25 @@ class Scrubbing:
 
     async def run(self) -> None:
         """See `Chore.run`; returns at once where scrubbing is turned off."""
-        while self._rate:
-            if not await self.once():
-                await trio.sleep(LOOK_S)
+        if not self._rate:
+            return
+        worker = self._broker.host.worker("odradek-scrubbing")
+        try:
+            while True:
+                if not await self.once(worker):
+                    await trio.sleep(LOOK_S)
+        finally:
+            worker.close()
 
-    async def once(self) -> bool:
+    async def once(self, worker: Worker) -> bool:
         """Read the logs that are due now, the first hundred; return whether there were any."""
         due = self._due()
         for known in due:
             try:
                 if known.recalled:
-                    await self._check_again(known)
+                    await self._check_again(known, worker)
                 else:
-                    await self._read(known)
+                    await self._read(known, worker)
             except StorageError as error:
                 logger.info("partition %s is scrubbed later: %s", known.log.key, error)
                 known.not_before = trio.current_time() + LOOK_S
@@ -137,18 +144,18 @@ class Scrubbing:
             _mark(known)
         return known
 
-    async def _check_again(self, known: _Known) -> None:
+    async def _check_again(self, known: _Known, worker: Worker) -> None:
         """Read the segments again in which damage was found before the last start."""
         bases = {each.segment for each in known.state.damage}
         damage: list[Damage] = []
         for segment in _sealed(known.log):
             if segment.base_offset in bases:
-                damage += await self._segment(known, segment)
+                damage += await self._segment(known, segment, worker)
         known.recalled = False
         if damage != list(known.state.damage):
             await self._note(known, evolve(known.state, damage=tuple(damage[:MAX_DAMAGE])))
 
-    async def _read(self, known: _Known) -> None:
+    async def _read(self, known: _Known, worker: Worker) -> None:
         """Read the sealed segments of a log, or those that an earlier reading did not reach."""
         state = known.state
         if state.next_offset < 0:
@@ -157,7 +164,7 @@ class Scrubbing:
         for segment in _sealed(known.log):
             if segment.base_offset < state.next_offset:
                 continue
-            found = await self._segment(known, segment)
+            found = await self._segment(known, segment, worker)
             kept = [each for each in state.damage if each.segment != segment.base_offset]
             damage = (*kept, *found)[:MAX_DAMAGE]
             state = evolve(state, next_offset=segment.end_offset, damage=damage)
@@ -169,11 +176,11 @@ class Scrubbing:
         damage = tuple(each for each in state.damage if each.segment in there)
         await self._note(known, ScrubState(read_ms=state.began_ms, damage=damage))
 
-    async def _segment(self, known: _Known, segment: SegmentInfo) -> list[Damage]:
+    async def _segment(self, known: _Known, segment: SegmentInfo, worker: Worker) -> list[Damage]:
         """Read one segment; report what is damaged, once while the broker runs."""
         log = known.log
         try:
-            found = await scrub_segment(log.reader(), segment, self._throttle)
+            found = await scrub_segment(log.reader(), segment, self._throttle, worker)
         except OutOfRange:
             if segment in log.segments:
                 raise  # the log was closed

@@ -101,6 +101,9 @@ async def _scrub(
     from odradek.contracts.storage import OutOfRange, StorageError
     from odradek.log.scrub import Damage
     from odradek.log.scrubber import scrub_segment
+    from odradek.log.worker import InlineWorker
+
+    worker = InlineWorker()
 
     async def check(reader: PartitionReader) -> dict[str, Any]:
         segments = reader.snapshot.segments
@@ -109,7 +112,7 @@ async def _scrub(
         damage: list[Damage] = []
         for segment in segments:
             try:
-                damage += await scrub_segment(reader, segment, throttle)
+                damage += await scrub_segment(reader, segment, throttle, worker)
             except StorageError as error:
                 damage.append(Damage(segment.base_offset, 0, str(error)))
         return {
