@@ -11,7 +11,7 @@ from tests.interop.drivers.base import Driver, Record
 from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
 
-from odradek.record import iter_records
+from odradek.record import iter_records, scan
 
 KEYS = 10
 PATIENCE = 60.0
@@ -47,9 +47,9 @@ def left(probe: Probe, topic: str) -> list[int]:
         assert answer.error_code == 0
         if not answer.records:
             return found
-        records = list(iter_records(answer.records))  # type: ignore[arg-type]  # a view
-        found += [record.offset for record in records if record.offset >= offset]
-        offset = found[-1] + 1
+        batches = memoryview(answer.records)  # type: ignore[arg-type]  # decoded: bytes-like
+        found += [record.offset for record in iter_records(batches) if record.offset >= offset]
+        offset = scan(batches).metas[-1].last_offset + 1
 
 
 def round_of(number: int, deleted: int = -1) -> list[Record]:
