@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 from attrs import define, evolve, field
 
+from odradek.broker.configs import public_url
 from odradek.contracts.storage import (
     Full,
     LogEdit,
@@ -197,7 +198,7 @@ class Scrubbing:
         logger.error(
             "partition %d of topic %s is damaged: segment %d (offsets up to %d), byte %d: %s. "
             "Nothing was changed, and what is not damaged is served. Restore the segment, or "
-            "stop the broker and run `odradek log repair %s%s --how cut|skip`",
+            "stop the broker and run `odradek log repair %s --storage %s --how cut|skip`",
             log.key.partition,
             log.topic,
             segment.base_offset,
@@ -205,12 +206,8 @@ class Scrubbing:
             damage.position,
             damage.text,
             log.key,
-            self._storage_option(),
+            public_url(self._broker.config.storage.url),
         )
-
-    def _storage_option(self) -> str:
-        url = self._broker.config.storage.url
-        return "" if "@" in url else f" --storage {url}"  # a password may stand before it
 
     async def _note(self, known: _Known, state: ScrubState) -> None:
         """Take note of how far a log was read, in the log itself where that lasts."""

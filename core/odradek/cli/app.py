@@ -22,7 +22,10 @@ COMMANDS = {
     ),
     "produce": ("odradek.cli.produce:produce", "Send records from a file or standard input."),
     "consume": ("odradek.cli.consume:consume", "Read records of a topic."),
-    "log": ("odradek.cli.log:log", "Look into a storage without a broker: dump, verify, repair."),
+    "log": (
+        "odradek.cli.log:log",
+        "Look into a storage without a broker: verify, scrub, dump, repair.",
+    ),
     "config": ("odradek.cli.config:config", "Check, show and explain configurations."),
     "plugins": ("odradek.cli.plugins:plugins", "List the plugins that are installed."),
     "demo": ("odradek.cli.demo:demo", "Run real data of this machine through a broker."),
