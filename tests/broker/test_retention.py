@@ -252,6 +252,27 @@ def test_trusted_clock_is_believed_at_once(
     assert not [r for r in caplog.records if r.name == "odradek.broker.timekeeping"]
 
 
+def test_clock_that_was_trusted_once_need_not_be_again(mock_time: MockTime) -> None:
+    """The machine was off for a month, say: somebody vouches for the clock, and takes it back."""
+
+    async def main() -> None:
+        machine = Machine()
+        where = {"coordinator": f"memory:trusted-{next(names)}"}
+        month = 30 * 24 * HOUR
+        async with world(machine, **where):
+            await trio.sleep(60)
+        machine.error = month
+        machine.boots = 1
+        async with world(machine, **where) as w:
+            assert machine.now_ms() - w.broker.upkeep.now_ms() >= month - SECOND
+        async with world(machine, retention={"trust_clock": True}, **where) as w:
+            assert w.broker.upkeep.now_ms() == machine.now_ms()
+        async with world(machine, **where) as w:
+            assert w.broker.upkeep.now_ms() == machine.now_ms()
+
+    mock_time(main)
+
+
 def test_clock_is_saved_for_operators_to_read(mock_time: MockTime) -> None:
     async def main() -> None:
         async with world() as w:

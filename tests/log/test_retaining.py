@@ -228,6 +228,21 @@ async def test_changed_age_counts_for_the_active_segment(with_log: OpenLog) -> N
         assert offsets(log) == [0, 2]
 
 
+async def test_segment_made_under_a_clock_that_was_ahead_still_ages(open_store: OpenStore) -> None:
+    """After a restart its creation stands in for its first record: a year ahead, it would not."""
+    async with open_store() as store:
+        async with opened(store, segment_ms=str(HOUR)) as log:
+            add(log, batch(timestamp=NOW), now=NOW)
+        async with opened(store, 1, segment_ms=str(HOUR)) as log:
+            created = log.segments[-1].created_ms
+            now = created - 1000 * HOUR
+            add(log, batch(timestamp=now), now=now)
+            add(log, batch(timestamp=now + HOUR), now=now + HOUR)
+            assert len(log.segments) == 1
+            add(log, batch(timestamp=now + HOUR + 1), now=now + HOUR + 1)
+            assert len(log.segments) == 2
+
+
 async def test_idle_segment_is_rolled_when_it_is_asked_for(with_log: OpenLog) -> None:
     async with with_log(
         segment_ms=str(HOUR), max_compaction_lag_ms="5000", cleanup_policy="compact"

@@ -70,15 +70,18 @@ class Timekeeper:
         """Bring the clock up to date; return what the wall clock shows."""
         wall_ms = self._host.now_ms()
         boot = self._boot()
-        self._clock = self._clock.advanced(wall_ms, boot.id, boot.ms)
-        if not self._trust:
+        if self._trust:
+            # Remembered too: trusted once, a clock that was put right need not be trusted again.
+            self._clock = RetentionClock(wall_ms, boot.id, boot.ms)
+        else:
+            self._clock = self._clock.advanced(wall_ms, boot.id, boot.ms)
             self._warn(wall_ms, boot.ms)
         return wall_ms
 
     def now_ms(self) -> int:
         """Return the time by which things are old, in ms since 1970: never later than it is."""
         wall_ms = self._look()
-        return wall_ms if self._trust else self._clock.now(wall_ms)
+        return self._clock.now(wall_ms)
 
     def proven_ms(self) -> int:
         """Return the time from which a deadline counts, in ms since 1970: never too early.
@@ -90,13 +93,13 @@ class Timekeeper:
         elapsed = boot.ms - self._clock.boot_ms
         if not self._trust and boot.id == self._clock.boot_id and 0 <= elapsed < LOOK_INTERVAL_MS:
             return self._clock.proven_ms + elapsed
-        wall_ms = self._look()
-        return wall_ms if self._trust else self._clock.proven_ms
+        self._look()
+        return self._clock.proven_ms
 
     @property
     def spells(self) -> Sequence[Spell]:
         """When the wall clock was back: what was written then is younger than it looks."""
-        return () if self._trust else self._clock.spells
+        return self._clock.spells
 
     def _warn(self, wall_ms: int, up_ms: int) -> None:
         gap = wall_ms - self._clock.proven_ms

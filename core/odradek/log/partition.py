@@ -238,8 +238,9 @@ class PartitionLog:
         first = self._active_first_timestamp
         if first < 0:
             # Opened with data in the active segment: its first timestamp is not in memory, and
-            # reading it back for this would be I/O on the append path. Creation time stands in.
-            first = self._active_created_ms
+            # reading it back for this would be I/O on the append path. Creation time stands in,
+            # unless it lies in the future: then the wall clock was wrong when it was taken.
+            first = self._active_created_ms = min(self._active_created_ms, now_ms)
             timestamp = now_ms
         if self._roll_settings is not self.settings:
             self._roll_settings = self.settings
