@@ -107,15 +107,15 @@ broker's value, and under which DescribeConfigs lists it among the synonyms.
 
 A change is in force at once for batches that arrive after it. Segments that exist already are
 judged by it when the broker looks at them next: for removal every
-`retention.check_interval_ms`, for compaction every `cleaner.backoff_ms` at the latest (see
-[Configuration](configuration.md#retention)).
+`retention.check_interval_ms`, for compaction every `cleaner.backoff_ms` (see
+[Configuration](configuration.md#retention)). [Retention](../retention.md) says in full what goes
+and when.
 
 """
 
 AGES = """
-Ages in retention and compaction are told by a clock that no jump of the machine's wall clock moves
-at once, so that a clock that goes wrong deletes nothing: see `retention.trust_clock` in
-[Configuration](configuration.md#retention).
+Ages in retention and compaction are told by [a clock](../retention.md#the-clock) that no jump of
+the machine's wall clock moves at once, so that a clock that goes wrong deletes nothing.
 """
 
 REFUSED = """

@@ -7,6 +7,7 @@ and compaction go by are in test_topic_settings_upkeep.py.
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from tests.broker.peer import (
     NOW,
     FixedHost,
@@ -22,6 +23,7 @@ from tests.broker.settings import TOPIC, alter, log_of, shown, shows
 
 from odradek.broker import Broker
 from odradek.config import NOT_OFFERED, ConfigError, config_from_table, topic_settings
+from odradek.memory.storage import MemoryStore
 from odradek.record import CompressionType
 from odradek.wire.api.a19_create_topics import (
     CreatableTopic,
@@ -112,6 +114,23 @@ async def test_a_segment_ends_at_its_size(peer: Peer, broker: Broker) -> None:
     for _ in range(5):
         await peer.produce("events", batch(1, 1000))
     assert [segment.size // size for segment in log.segments] == [2, 2, 6]
+
+
+async def test_no_segment_is_larger_than_the_storage_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = MemoryStore.traits
+    size = len(batch(1, 1000))
+    small = property(lambda store: evolve(whole.__get__(store), segment_bytes=2 * size))
+    monkeypatch.setattr(MemoryStore, "traits", small)
+    async with running() as broker, connected(broker) as peer:
+        await peer.create("events")
+        for _ in range(5):
+            assert code((await peer.produce("events", batch(1, 1000))).error_code) == "NONE"
+        log = log_of(broker, "events")
+        assert [segment.size // size for segment in log.segments] == [2, 2, 1]
+        answer = await peer.produce("events", batch(1, 3000))
+        assert code(answer.error_code) == "RECORD_LIST_TOO_LARGE"
 
 
 @shows("segment.ms")

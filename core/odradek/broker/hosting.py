@@ -318,7 +318,8 @@ class Hosting:
         for problem in problems:
             # Written by another version, or by hand: the topic must still be served.
             logger.error("topic %s: a setting is ignored: %s", image.name, problem)
-        return settings
+        most = self._store.traits.segment_bytes
+        return evolve(settings, segment_bytes=most) if settings.segment_bytes > most else settings
 
     async def _close(self, hosted: HostedTopic) -> None:
         if self.by_name.get(hosted.image.name) is hosted:

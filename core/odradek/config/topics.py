@@ -210,8 +210,9 @@ class TopicSettings:
         1_073_741_824,
         minimum=14,
         maximum=INT_MAX,
-        doc="The size at which a new segment is begun, in bytes. (The least is 14, as in Kafka "
-        "before 4.0; Kafka 4 refuses less than 1 MiB.)",
+        doc="The size at which a new segment is begun, in bytes, or the largest that the storage "
+        "takes if that is smaller. (The least is 14, as in Kafka before 4.0; Kafka 4 refuses less "
+        "than 1 MiB.)",
         server="log.segment.bytes",
         code=ConfigType.INT,
     )
