@@ -38,7 +38,7 @@ async def consumed(peer: Peer, topic: str, start: int, end: int) -> list[Record]
         while offset < end:
             data = await peer.fetch(topic, offset)
             assert data.error_code == 0
-            view = memoryview(bytes(data.records or b""))
+            view = memoryview(data.records or b"")  # type: ignore[arg-type]  # decoded: bytes-like
             batches = scan(view)
             assert batches.problem is None
             assert batches.metas, f"nothing to read at {offset}, before the end at {end}"
