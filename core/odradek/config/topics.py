@@ -75,7 +75,7 @@ class TopicSettings:
         check=_policies,
         doc="What happens to old records: `delete` by age and size, `compact` to the newest "
         "record of each key, or both, separated by a comma. With `compact` a record without a key "
-        "is refused.",
+        "is refused, and compaction removes those that came before.",
         server="log.cleanup.policy",
         code=ConfigType.LIST,
     )
