@@ -91,13 +91,13 @@ class Compacted:
 
     def __init__(self, broker: Broker, peer: Peer, host: FixedHost) -> None:
         self._broker = broker
-        self._peer = peer
+        self.peer = peer
         self._host = host
 
-    async def write(self, key: bytes, value: bytes | None = b"v" * 500) -> None:
+    async def write(self, key: bytes | None, value: bytes | None = b"v" * 500) -> None:
         builder = BatchBuilder(4096)
         assert builder.append(self._host.now, key, value)
-        assert code((await self._peer.produce("events", builder.build())).error_code) == "NONE"
+        assert code((await self.peer.produce("events", builder.build())).error_code) == "NONE"
 
     async def left(self) -> list[int]:
         """Compact as far as anything is due; return the offsets of the records that are left."""
@@ -107,7 +107,7 @@ class Compacted:
         found: list[int] = []
         end = log_of(self._broker, "events").high_watermark
         while not found or found[-1] + 1 < end:
-            some = records_of(await self._peer.fetch("events", found[-1] + 1 if found else 0))
+            some = records_of(await self.peer.fetch("events", found[-1] + 1 if found else 0))
             found += [record.offset for record in some]
         return found
 
@@ -135,6 +135,16 @@ async def test_a_log_is_compacted_when_enough_of_it_is_dirty(
         assert await log.left() == [1, 2, 3], "the dirty segment has nothing that is outdated"
         await log.write(b"c")
         assert await log.left() == left
+
+
+async def test_records_without_a_key_go_when_a_topic_becomes_compacted(host: FixedHost) -> None:
+    async with compacted(host) as log:
+        assert await alter(log.peer, "cleanup.policy", "delete") == ("NONE", None)
+        for key in (b"a", None, None, b"a", b"b"):
+            await log.write(key)
+        assert await log.left() == [0, 1, 2, 3, 4]
+        assert await alter(log.peer, "cleanup.policy", "compact") == ("NONE", None)
+        assert await log.left() == [3, 4]
 
 
 @shows("min.compaction.lag.ms")
