@@ -1,9 +1,12 @@
-"""Compacted topics as every client reads them: gaps between offsets, and batches left empty."""
+"""What retention and compaction leave, as every client reads it: a later beginning, gaps between
+offsets, batches without records.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from tests.interop.conftest import CLIENTS, NewClient
@@ -19,8 +22,9 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def cleaning_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that compacts as soon as there is anything to compact."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("broker"), {"cleaner.backoff_ms": 20})
+    """A broker that removes and compacts as soon as there is anything to remove or compact."""
+    settings = {"cleaner.backoff_ms": 20, "retention.check_interval_ms": 20}
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker"), settings)
     broker.start()
     try:
         yield broker
@@ -57,6 +61,35 @@ def round_of(number: int, deleted: int = -1) -> list[Record]:
         Record(None if key == deleted else b"%d of %d" % (number, key), b"key %d" % key)
         for key in range(KEYS)
     ]
+
+
+def test_what_retention_leaves_is_read_from_its_beginning(
+    cleaned: Driver, cleaning_broker: BrokerProcess, topic_name: str
+) -> None:
+    kept = 8192
+    with Probe(cleaning_broker.address) as probe:
+        probe.create_topic(topic_name, segment_bytes="4096", retention_bytes=str(kept))
+    values = [b"%d." % number + b"x" * 1500 for number in range(16)]
+    for value in values:
+        cleaned.produce(topic_name, [Record(value)])
+
+    def sizes() -> dict[int, int]:
+        held: dict[int, int] = {}
+        for path in cleaning_broker.segments(topic_name):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                held[int(path.stem)] = path.stat().st_size
+        return held
+
+    deadline = time.monotonic() + PATIENCE
+    while (found := sizes()) and sum(found.values()) - found[min(found)] >= kept:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    start = min(found)
+    assert 0 < start < len(values)
+    assert cleaned.offset_at(topic_name, "earliest") == start
+    got = cleaned.consume(topic_name, len(values) - start, start=start)
+    assert [record.value for record in got] == values[start:]
+    assert [record.offset for record in got] == list(range(start, len(values)))
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
