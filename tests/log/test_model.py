@@ -1,4 +1,6 @@
-"""A partition's log against a list of batches: appends, reads, trims and restarts at random."""
+"""A partition's log against a list of batches: appends, reads, trims, retention and restarts at
+random.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from random import Random
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.log.logs import NOW, add, batch, committed, opened, read
@@ -19,6 +21,7 @@ from odradek.contracts.storage import Offline, SegmentStore
 from odradek.errors import ErrorCode, KafkaError
 from odradek.log.lookup import first_at_or_after
 from odradek.log.partition import PartitionLog
+from odradek.log.retaining import retain
 from odradek.memory.storage import forget_memory_store, open_memory_store
 from odradek.record import parse_header, scan
 
@@ -31,8 +34,13 @@ class Model:
     """What the log should be: its batches as stored, and where it starts."""
 
     batches: list[bytes] = field(factory=list)
+    ever: list[bytes] = field(factory=list)
     start: int = 0
     end: int = 0
+
+    def forget(self) -> None:
+        """Drop the batches that lie below the start as a whole."""
+        self.batches = [b for b in self.batches if parse_header(b).last_offset >= self.start]
 
     def expected(self, offset: int, max_bytes: int) -> bytes:
         """The most a read may return: whole batches from the one that holds `offset`."""
@@ -44,6 +52,25 @@ class Model:
                 break
             found += stored
         return found
+
+
+def retained(log: PartitionLog, model: Model, now: int, max_age: int, max_bytes: int) -> int:
+    """Where the log should start after retention: segment by segment, from its own batches."""
+    start = model.start
+    excess = log.size - max_bytes
+    for segment in log.segments:
+        inside = [
+            meta
+            for meta in map(parse_header, model.ever)
+            if segment.base_offset <= meta.base_offset < segment.end_offset
+        ]
+        assert sum(meta.size for meta in inside) == segment.size
+        too_old = inside and max(meta.max_timestamp for meta in inside) < now - max_age
+        if not inside or not (too_old or excess >= segment.size):
+            break
+        excess -= segment.size
+        start = max(start, segment.end_offset)
+    return start
 
 
 async def check_read(log: PartitionLog, model: Model, offset: int, max_bytes: int) -> None:
@@ -96,6 +123,7 @@ steps = st.lists(
         st.tuples(st.just("append"), st.integers(1, 8), st.integers(0, 300)),
         st.tuples(st.just("retry"), st.integers(0, 4), st.just(0)),
         st.tuples(st.just("trim"), st.integers(0, 100), st.just(0)),
+        st.tuples(st.just("retain"), st.integers(0, 60), st.integers(0, 3000)),
         st.tuples(st.just("settings"), st.integers(0, len(SETTINGS) - 1), st.just(0)),
         st.tuples(st.just("reopen"), st.booleans(), st.just(0)),
     ),
@@ -133,6 +161,7 @@ async def run(
                         appended = add(log, data)
                         assert appended[:2] == (model.end, model.end + first)
                         model.batches.append(bytes(data))
+                        model.ever.append(bytes(data))
                         recent = [*recent, (model.end, sent)][-5:]
                         model.end += first
                         sequence += first
@@ -148,9 +177,22 @@ async def run(
                         target = model.end * first // 100
                         model.start = max(model.start, target)
                         assert await log.trim(target) == model.start
-                        model.batches = [
-                            b for b in model.batches if parse_header(b).last_offset >= model.start
-                        ]
+                        model.forget()
+                        if all(base < model.start for base, _ in recent):
+                            recent = []
+                    elif what == "retain":
+                        await committed(log)
+                        before = await log.read(model.start, 2**20)
+                        model.start = retained(log, model, NOW + 58, first, second)
+                        log.settings = evolve(
+                            log.settings, retention_ms=first, retention_bytes=second
+                        )
+                        await retain(log, NOW + 58)
+                        assert log.log_start_offset == model.start
+                        if before.data is not None:
+                            with before.data as held:
+                                assert b"".join(held.views()) in b"".join(model.ever)
+                        model.forget()
                         if all(base < model.start for base, _ in recent):
                             recent = []
                     elif what == "settings":
