@@ -94,7 +94,8 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
                     raise store.fail(error, f"cannot finish an edit of {partition.path}") from error
                 if left:
                     store.upkeep.linger(edit.linger_ms / 1000, left)
-            partition.renamed()
+            if built:
+                partition.renamed()
         return partition.snapshot()
 
 

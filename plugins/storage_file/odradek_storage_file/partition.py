@@ -151,6 +151,7 @@ class Partition:
                 entry.rows,
                 entry.crc,
                 file_of(entry),
+                entry,
             )
             for entry in manifest.sealed
         ]

@@ -35,12 +35,19 @@ class Segment:
 
     __slots__ = ("_entry", "crc", "file", "info", "rows")
 
-    def __init__(self, info: SegmentInfo, rows: int, crc: int, file: SegmentFile) -> None:
+    def __init__(
+        self,
+        info: SegmentInfo,
+        rows: int,
+        crc: int,
+        file: SegmentFile,
+        entry: SealedEntry | None = None,
+    ) -> None:
         self.info = info
         self.rows = rows
         self.crc = crc
         self.file = file
-        self._entry: SealedEntry | None = None
+        self._entry = entry
 
     def entry(self) -> SealedEntry:
         """Its line in the manifest: kept, as every roll writes the lines of all segments."""
