@@ -830,3 +830,19 @@ async def test_closed_log_leaves_no_descriptor_open(open_store: OpenStore) -> No
                 await everything(log)
         gc.collect()
         assert len(os.listdir("/proc/self/fd")) <= before
+
+
+async def test_producers_of_removed_segments_are_known_after_a_crash(with_log: OpenLog) -> None:
+    def send(log: PartitionLog, sequence: int) -> bool:
+        data = batch(producer_id=1, producer_epoch=0, base_sequence=sequence)
+        return add(log, data).duplicate
+
+    async with with_log() as log:
+        for sequence in range(3):
+            assert not send(log, sequence)
+        await committed(log)
+        await log.trim(-1)
+        log.failure = Offline("killed")
+    async with with_log(epoch=1) as log:
+        assert send(log, 2), "a retry"
+        assert not send(log, 3)

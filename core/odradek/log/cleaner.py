@@ -188,7 +188,6 @@ class _Compaction:
 
     async def run(self) -> Compacted | None:
         due = self.plan
-        await self.log.save_producers(due.segments[-1].end_offset)
         # The last batch stays too, if only empty: a consumer at an offset behind the last batch of
         # the log, but before the high watermark, would ask again and again and get nothing.
         self.kept = self.log.producers.last_offsets() | {due.segments[-1].end_offset - 1}

@@ -143,8 +143,27 @@ async def newest(log: PartitionLog) -> Found | None:
     ]
     if not candidates:
         return None
-    segment = max(candidates, key=lambda s: s.max_timestamp)
-    return await first_at_or_after(log, segment.max_timestamp)
+    largest = max(segment.max_timestamp for segment in candidates)
+    found = await first_at_or_after(log, largest)
+    if found is not None:
+        return found
+    # Compaction emptied the batch that has it, and kept the timestamp in the header.
+    largest = await _largest_timestamp(log, candidates)
+    return None if largest < 0 else await first_at_or_after(log, largest)
+
+
+async def _largest_timestamp(log: PartitionLog, segments: Iterable[SegmentInfo]) -> int:
+    """The largest timestamp of the batches that have records, by their headers; -1 for none."""
+    largest = -1
+    for segment in sorted(segments, key=lambda s: s.max_timestamp, reverse=True):
+        if segment.max_timestamp <= largest:
+            break
+        walk = Headers(log.reader(), segment.id, 0)
+        while await walk.more():
+            for meta, _ in walk:
+                if meta.record_count and meta.last_offset >= log.log_start_offset:
+                    largest = max(largest, meta.max_timestamp)
+    return largest
 
 
 async def _timestamps(
@@ -155,6 +174,8 @@ async def _timestamps(
     A batch that cannot be opened, or is a bomb, counts as one record at its first offset: a
     consumer then starts a little early, which loses nothing.
     """
+    if not meta.record_count:
+        return []  # compaction emptied it
     if meta.log_append_time:
         return [(meta.base_offset, meta.max_timestamp)]
     with await log.reader().read(segment_id, position, meta.size, Hint.RANDOM) as data:

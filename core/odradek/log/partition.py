@@ -580,6 +580,9 @@ class PartitionLog:
 
         Segments that are held (`holding`) by another than the `holder` stay for now: they go
         later, wholly below the log start offset, as Kafka's do that are being compacted.
+
+        The producers' state is saved before segments go that are not in it yet: what happened in
+        them could not be read again after a crash, and producers would be refused.
         """
         async with self._editing:
             edit = decide(self._writer.snapshot)
@@ -588,6 +591,8 @@ class PartitionLog:
             if self._held and not holder:
                 remove = tuple(i for i in edit.remove if i not in self._held)
                 edit = attrs.evolve(edit, remove=remove)
+            if len(self.producers) and self._snapshot_offset < self._end_of(edit.remove):
+                await self._save_producers()
             if edit.log_start is not None:
                 self.log_start_offset = max(self.log_start_offset, edit.log_start)
             try:
@@ -597,6 +602,12 @@ class PartitionLog:
             for segment_id in edit.remove:
                 self._indexes.forget(self.key, segment_id)
             return True
+
+    def _end_of(self, segment_ids: tuple[int, ...]) -> int:
+        """The end offset of the last of these segments, or -1."""
+        gone = set(segment_ids)
+        ends = (s.end_offset for s in self._writer.snapshot.segments if s.id in gone)
+        return max(ends, default=-1)
 
     @contextmanager
     def holding(self, segment_ids: Iterable[int]) -> Iterator[None]:
@@ -658,14 +669,6 @@ class PartitionLog:
         if not self._saving_producers:
             self._saving_producers = True
             self._spawn(self._save_producers)
-
-    async def save_producers(self, end_offset: int) -> None:
-        """Have the producers' state saved as of `end_offset` or later, if there is any.
-
-        Compaction leaves of a producer's batches only the last one.
-        """
-        if len(self.producers) and self._snapshot_offset < end_offset:
-            await self._save_producers()
 
     async def _save_producers(self) -> None:
         """Save the producers' state, once all that it speaks of is durable.
