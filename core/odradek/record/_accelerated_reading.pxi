@@ -196,7 +196,7 @@ def decode(payload, int64_t count, int64_t base_offset, int64_t base_timestamp, 
         )
         Py_INCREF(record)
         PyList_SET_ITEM(records, i, record)
-        unpinned += OBJECTS_SIZE + (raw.value_size if raw.value_size < 512 else 0)
+        unpinned += OBJECTS_SIZE + (raw.value_size if 0 < raw.value_size < 512 else 0)
         if unpinned > PIN_EVERY:
             pin()
     else:
