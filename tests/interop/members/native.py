@@ -48,22 +48,25 @@ async def main() -> None:
     ) as consumer:
         batches = consumer.batches()
         while not stop.is_set():
+            batch = None
             with trio.move_on_after(0.1):
                 batch = await anext(batches)
-                topic, partition = batch.partition
-                records = batch.records()
-                tell(
-                    "records",
-                    records=[
-                        [topic, partition, each.offset, (each.value or b"").decode()]
-                        for each in records
-                    ],
-                )
-                try:
-                    await consumer.commit({batch.partition: records[-1].offset + 1})
-                    tell("committed")
-                except (CommitFailed, OdradekError) as failed:
-                    tell("error", text=repr(failed))
+            if batch is None:
+                continue
+            topic, partition = batch.partition
+            records = batch.records()
+            tell(
+                "records",
+                records=[
+                    [topic, partition, each.offset, (each.value or b"").decode()]
+                    for each in records
+                ],
+            )
+            try:
+                await consumer.commit({batch.partition: records[-1].offset + 1})
+                tell("committed")
+            except (CommitFailed, OdradekError) as failed:
+                tell("error", text=repr(failed))
     tell("left")
 
 

@@ -165,6 +165,7 @@ def wait_until(
         left = began + timeout - time.monotonic()
         assert left > 0, "\n".join(
             f"{member.client}: owns {sorted(member.assignment)}, {len(member.records)} records, "
+            f"{member.committed} committed, "
             f"errors {member.errors[-3:]}, {'alive' if member.alive else 'ended'}"
             for member in members
         )
