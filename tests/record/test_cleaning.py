@@ -1,6 +1,8 @@
 """Windows cleaned: what stays of each batch, and in which bytes."""
 
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from kafka.record.default_records import DefaultRecordBatch as KafkaBatch
 from tests.record.windows import (
     DAY,
     END,
@@ -236,3 +238,27 @@ def test_a_time_that_no_horizon_can_tell_is_left_without():
     data = batch(0, [(b"a", None)], base_timestamp=-(2**63), max_timestamp=5)
     cleaned = compact(data)
     assert (cleaned.changed, cleaned.tombstones, cleaned.horizon) == (False, 1, None)
+
+
+@pytest.mark.parametrize("codec", CompressionType)
+@pytest.mark.parametrize("read", [AioBatch, KafkaBatch])
+def test_other_clients_read_cleaned_batches(codec, read):
+    data = batch(40, [(b"a", b"1"), (b"b", None), (b"c", b"3"), (b"d", b"4")], codec, producer=3)
+    cleaned = compact(data + batch(44, [(b"c", b"5")]))
+    first = joined(cleaned)[: cleaned.metas[0].size]
+    theirs = read(first)
+    assert theirs.validate_crc()
+    assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in theirs] == [
+        (r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in decode_records(first)
+    ]
+    assert [r.offset for r in decode_records(first)] == [40, 41, 43]
+
+
+def test_other_clients_read_emptied_batches():
+    data = batch(0, [(b"a", b"1")], producer=3) + batch(1, [(b"a", b"2")])
+    first = joined(compact(data, producers={0}))[:61]
+    for read in (AioBatch, KafkaBatch):
+        theirs = read(first)
+        assert theirs.validate_crc()
+        assert list(theirs) == []
+        assert (theirs.base_offset, theirs.next_offset) == (0, 1)

@@ -6,6 +6,7 @@ Nightly, the same with many more: `pytest -m nightly tests/record`.
 import os
 import random
 import struct
+import sys
 import threading
 from functools import partial
 from itertools import pairwise
@@ -212,6 +213,37 @@ def test_a_window_that_another_thread_changes_is_an_error_at_most(compiled):
     finally:
         stop.set()
         thread.join()
+
+
+def test_windows_are_worked_through_without_the_gil(compiled):
+    """Else the broker's event loop would stand still: here it would until the work is done."""
+    rows = [(b"%d" % (i % 50), b"v" * 90) for i in range(400)]
+    view = memoryview(b"".join(batch(400 * i, rows) for i in range(100)))
+    offsets = compiled.OffsetMap(1 << 14, 0, SEED)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # nobody is made to give the GIL away
+    try:
+        for work in (_note, _clean):
+            assert any(_is_interrupted(work, compiled, view, offsets) for _ in range(1000))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _is_interrupted(work, *arguments):
+    """Whether this thread came to run between the beginning and the end of another's work."""
+    begun, ended = threading.Event(), []
+
+    def run():
+        begun.set()
+        work(*arguments)
+        ended.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait()
+    interrupted = not ended
+    thread.join()
+    return interrupted
 
 
 def _note(module, view, offsets):
