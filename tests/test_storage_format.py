@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from tests.storage_page import (
     table,
 )
 
-from odradek.contracts.storage import Chunk, Claim, LogEdit
+from odradek.contracts.storage import Chunk, Claim, Hint, LogEdit
 from odradek.contracts.storage_gaps import GAPS_BLOB, encode_gaps
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.producers import Producers
@@ -241,6 +242,30 @@ async def test_directory_has_the_names_of_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "ballast").stat().st_size == 1024
     dropped = f"{KEY}.0badcafe.deleted"  # what the store makes of a dropped partition, for a moment
     names_are("directory", names_in(tmp_path) | {dropped})
+
+
+async def test_lingering_segment_is_rescued_as_the_page_says(tmp_path: Path) -> None:
+    settings = FileStorageSettings(min_free_bytes=0, ballast_bytes=0)
+    root, rescue = tmp_path / "root", tmp_path / "rescue"
+    batches = [bytes(built([(TIME, b"k", b"v%d" % i)], i)) for i in range(5)]
+    async with open_store(root.as_uri(), settings) as store:
+        writer = await store.open_writer(KEY, Claim(3, 1))
+        writer.append(Chunk([parse_header(batch) for batch in batches], batches))
+        old = writer.roll()
+        await writer.commit(LogEdit((old.id,), log_start=5, linger_ms=3_600_000))
+        (rescue / str(KEY)).mkdir(parents=True)
+        shutil.copy(
+            root / str(KEY) / f"{0:020d}.log.{old.id}.deleted", rescue / str(KEY) / f"{0:020d}.log"
+        )
+        await writer.aclose()
+    repair(str(rescue), KEY, how="skip")
+    async with open_store(rescue.as_uri(), settings) as store:
+        reader = await store.open_reader(KEY)
+        segment = reader.snapshot.segments[0]
+        assert (segment.base_offset, segment.end_offset) == (0, 5)
+        with await reader.read(segment.id, 0, segment.size, Hint.SCAN) as data:
+            assert b"".join(data.views()) == b"".join(batches)
+        await reader.aclose()
 
 
 def test_example_is_what_the_codec_writes() -> None:

@@ -31,7 +31,8 @@ async def main(url: str, epoch: int) -> None:
                 if i % 101 == 100:
                     keep = writer.snapshot.segments[-4:]
                     gone = [s.id for s in writer.snapshot.segments if s not in keep]
-                    edit = LogEdit(tuple(gone), (), keep[0].base_offset, {"n": b"%d" % log.end})
+                    blobs = {"n": b"%d" % log.end}
+                    edit = LogEdit(tuple(gone), (), keep[0].base_offset, blobs, linger_ms=20)
                     await writer.commit(edit)
                     print("start", number, keep[0].base_offset, flush=True)
                 await ticket.wait()
