@@ -68,32 +68,39 @@ def say(*words: object) -> None:
 
 
 class KillingOps(Ops):
-    """Ends the process before, in or after its n-th change of the disk once armed."""
+    """Ends the process before, in or after its n-th change of the disk once armed.
+
+    Most changes are writes and syncs of appends. In two of three lives only the others count: files
+    made, renamed and removed, and syncs of their directory, which is what a swap is made of.
+    """
 
     def __init__(self, at: int, random: Random) -> None:
         self._left = at
         self._where = random.choice(("before", "within", "after"))
         self._share = random.random()
+        self._names_only = random.random() < 2 / 3
         self._armed = False
         self._lock = Lock()  # the store writes in several threads
-        for name in ("fdatasync", "fsync", "ftruncate", "rename", "unlink", "mkdir"):
-            setattr(self, name, self._deadly(getattr(Ops, name)))
+        for name in ("fdatasync", "ftruncate"):
+            setattr(self, name, self._deadly(getattr(Ops, name), False))
+        for name in ("fsync", "rename", "unlink", "mkdir"):
+            setattr(self, name, self._deadly(getattr(Ops, name), True))
         setattr(self, "open", self._open)  # noqa: B010  # mypy: it takes fewer arguments
         setattr(self, "pwritev", self._pwritev)  # noqa: B010  # likewise
 
     def arm(self) -> None:
         self._armed = True
 
-    def _due(self) -> bool:
-        if not self._armed:
+    def _due(self, names: bool) -> bool:
+        if not self._armed or (self._names_only and not names):
             return False
         with self._lock:
             self._left -= 1
             return self._left == 0
 
-    def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _deadly(self, call: Callable[..., Any], names: bool) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
-            due = self._due()
+            due = self._due(names)
             if due and self._where == "before":
                 die()
             try:
@@ -105,7 +112,7 @@ class KillingOps(Ops):
         return called
 
     def _open(self, path: str, flags: int, mode: int = 0o777, **more: Any) -> int:
-        if flags & os.O_CREAT and self._due():
+        if flags & os.O_CREAT and self._due(True):
             try:
                 if self._where != "before":
                     os.open(path, flags, mode, **more)
@@ -114,7 +121,7 @@ class KillingOps(Ops):
         return os.open(path, flags, mode, **more)
 
     def _pwritev(self, fd: int, buffers: Any, offset: int, *more: Any) -> int:
-        if self._due():
+        if self._due(False):
             data = b"".join(bytes(each) for each in buffers)
             kept = {"before": 0, "within": int(len(data) * self._share), "after": len(data)}
             os.pwrite(fd, data[: kept[self._where]], offset)
