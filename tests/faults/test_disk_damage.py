@@ -6,14 +6,18 @@ and what to do; no acknowledged record goes away without a word, and other parti
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-from tests.faults.traffic import Unserved, Writer, batch_of, create, produce
+from tests.faults.traffic import Unserved, Writer, batch_of, create, produce, until
 from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
 
@@ -202,6 +206,58 @@ def test_a_flipped_bit_in_a_segment_is_never_served_as_data(scene: Scene) -> Non
     scene.start()
     with pytest.raises(Unserved):
         scene.victim.misses(scene.broker.address)
+
+
+# -- what is found in the background, and repaired ------------------------------------------
+
+
+def tool(*arguments: str) -> str:
+    """Run `odradek log`, and return what it says on standard output."""
+    command = [sys.executable, "-m", "odradek.cli", "log", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@stopped
+def test_scrubbing_finds_what_nobody_reads_and_the_remedy_that_it_names_works(
+    scene: Scene,
+) -> None:
+    segment = scene.files("*.log")[1]
+    whole = segment.read_bytes()
+    flip(segment, 150 / len(whole))  # in the records of its first batch
+    problem = ""
+    for turn in range(2):  # it is told after every start
+        scene.broker.log_file.write_text("")
+        scene.start()
+        until(lambda: "is damaged" in scene.said(), "the report of the damage")
+        (problem,) = scene.broker.problems()
+        assert "topic victim" in problem
+        assert f"segment {int(segment.stem)} " in problem
+        number = scene.victim.sent[0] + turn
+        answer = produce(scene.broker.address, "victim", batch_of([b"%d." % number]))
+        assert answer.error_code == 0, "it goes on"
+        scene.broker.stop()
+    (command,) = re.findall(r"`odradek log (repair [^`]*) --how cut\|skip`", problem)
+    tool(*command.split(), "--how", "skip")
+    tool("verify", "--storage", scene.broker.data.as_uri())
+    (aside,) = json.loads(
+        tool("quarantine", "list", "--storage", scene.broker.data.as_uri(), "--format", "json")
+    )
+    scene.broker.log_file.write_text("")
+    scene.start()
+    misses = scene.victim.misses(scene.broker.address)
+    assert misses, "the damaged batch is left out"
+    scene.broker.stop()
+    assert scene.broker.problems() == []
+    # The good copy turns up: back to what it was, and the copy in its place.
+    tool("quarantine", "restore", aside["name"], "--storage", scene.broker.data.as_uri(), "--yes")
+    segment.write_bytes(whole)
+    tool("verify", "--storage", scene.broker.data.as_uri())
+    scene.start()
+    assert scene.victim.misses(scene.broker.address) == []
+    scene.broker.stop()
+    assert scene.broker.problems() == []
 
 
 # -- what can be made again ------------------------------------------------------------------

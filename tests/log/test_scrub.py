@@ -134,7 +134,18 @@ def test_an_offset_twice_is_damage() -> None:
     twice = data + data[starts[1] :]
     check, (problem,) = fed(twice, [5000])
     assert check.position == len(data)
-    assert "offsets 2 to 3 where 4 or more is due" in problem
+    assert "has offsets 2 to 3, and they are to lie from 4 on" in problem
+
+
+def test_an_offset_beyond_the_segment_is_damage_where_it_stands() -> None:
+    data = bytearray(log_of([10, 10, 10])[0])
+    second = len(data) // 3
+    assign(data, second, 2 + 2**40, 1)
+    check = SegmentCheck(0, len(data), 0, 6)
+    problem = check.feed(memoryview(data))
+    assert problem is not None
+    assert "before 6" in problem
+    assert (check.position, check.following) == (second, 2 * second)
 
 
 # -- a whole segment, through a reader -------------------------------------------------------

@@ -189,14 +189,25 @@ def test_a_gap_where_damage_is_is_told_once(made: Made) -> None:
 
 def test_an_offset_twice_is_told(made: Made) -> None:
     made.batches[0].insert(1, made.batches[0][0])
-    assert any("3 or more is due" in each for each in made.verified().problems)
+    assert any("offsets 0 to 2, and 3 to 11 are due" in each for each in made.verified().problems)
 
 
 def test_a_base_offset_that_was_changed_is_told(made: Made) -> None:
     data = bytearray(made.batches[1][1])
     assign(data, 0, 14, 2)
     made.batches[1][1] = bytes(data)
-    assert any("has offsets 14 to 16, and 15 or more" in each for each in made.verified().problems)
+    assert any(
+        "has offsets 14 to 16, and 15 to 23 are" in each for each in made.verified().problems
+    )
+
+
+def test_a_base_offset_that_is_far_too_high_is_told_alone(made: Made) -> None:
+    data = bytearray(made.batches[0][1])
+    assign(data, 0, 3 + 2**50, 1)
+    made.batches[0][1] = bytes(data)
+    found = made.verified().problems
+    assert any(f"has offsets {3 + 2**50} to {5 + 2**50}, and 3 to 11" in each for each in found)
+    assert not any("offsets 6 to 8" in each for each in found), "what follows is not blamed"
 
 
 def test_fewer_records_than_offsets_are_told_unless_compacted(made: Made) -> None:
@@ -265,7 +276,9 @@ def test_an_index_that_does_not_fit_is_told(
 
 def test_a_segment_that_is_described_wrongly_is_told(made: Made) -> None:
     made.ends[0] = 11
-    assert any("its description says 11" in each for each in made.verified().problems)
+    assert any(
+        "has offsets 9 to 11, and 9 to 10 are due" in each for each in made.verified().problems
+    )
     snapshot = Made().snapshot
     first = evolve(snapshot.segments[0], max_timestamp=5)
     verifier = LogVerifier(evolve(snapshot, segments=(first,)))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attrs import frozen
 
 from odradek.errors import CorruptBatch
-from odradek.record import HEADER_SIZE, crc32c, parse_header, scan
+from odradek.record import HEADER_SIZE, BatchMeta, crc32c, parse_header, scan
 from odradek.record.batch import ATTRIBUTES_POSITION, CRC_POSITION
 
 __all__ = ["SCRUB_BLOB", "Damage", "ScrubState", "SegmentCheck"]
@@ -51,6 +51,7 @@ class SegmentCheck:
 
     __slots__ = (
         "_crc",
+        "_end_offset",
         "_left",
         "_next_offset",
         "_size",
@@ -61,12 +62,15 @@ class SegmentCheck:
         "position",
     )
 
-    def __init__(self, base_offset: int, size: int, position: int = 0) -> None:
+    def __init__(
+        self, base_offset: int, size: int, position: int = 0, end_offset: int = 2**63 - 1
+    ) -> None:
         self.position = position
         self.following = -1
         self.batches = 0
         self._size = size
         self._next_offset = base_offset
+        self._end_offset = end_offset
         self._left = 0  # bytes of the batch at `_start` that are still to come
         self._start = 0
         self._crc = 0
@@ -100,13 +104,9 @@ class SegmentCheck:
         base = self.position
         found = scan(view, position=at)
         for meta, position in zip(found.metas, found.positions, strict=True):
-            if meta.base_offset < self._next_offset or meta.last_offset < meta.base_offset:
-                return self._stop(
-                    base + position,
-                    f"the batch has offsets {meta.base_offset} to {meta.last_offset} where "
-                    f"{self._next_offset} or more is due",
-                    base + position + meta.size,
-                )
+            text = self._misplaced(meta)
+            if text is not None:
+                return self._stop(base + position, text, base + position + meta.size)
             self._next_offset = meta.last_offset + 1
             self.batches += 1
         self.position = base + found.end
@@ -128,11 +128,9 @@ class SegmentCheck:
             return (
                 f"the batch says that it has {meta.size} bytes, and {self._size - start} are left"
             )
-        if meta.base_offset < self._next_offset or meta.last_offset < meta.base_offset:
-            return (
-                f"the batch has offsets {meta.base_offset} to {meta.last_offset} where "
-                f"{self._next_offset} or more is due"
-            )
+        text = self._misplaced(meta)
+        if text is not None:
+            return self._stop(start, text, start + meta.size)
         self._next_offset = meta.last_offset + 1
         self._start = start
         self._left = meta.size - len(view)
@@ -140,6 +138,14 @@ class SegmentCheck:
         self._crc = crc32c(view[ATTRIBUTES_POSITION:])
         self.position = start + len(view)
         return None
+
+    def _misplaced(self, meta: BatchMeta) -> str | None:
+        if self._next_offset <= meta.base_offset <= meta.last_offset < self._end_offset:
+            return None
+        return (
+            f"the batch has offsets {meta.base_offset} to {meta.last_offset}, and they are to lie "
+            f"from {self._next_offset} on, before {self._end_offset}"
+        )
 
     def _stop(self, position: int, text: str, following: int) -> str:
         self.position = position

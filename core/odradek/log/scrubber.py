@@ -55,7 +55,7 @@ class _Scrub:
 
     async def run(self) -> list[Damage]:
         found: list[Damage] = []
-        check = SegmentCheck(self.segment.base_offset, self.segment.size)
+        check = self.check(0, self.segment.base_offset)
         while not check.done:
             text = await self.feed(check)
             if text is None:
@@ -66,6 +66,11 @@ class _Scrub:
                 break
             check = following
         return found
+
+    def check(self, position: int, base_offset: int = 0) -> SegmentCheck:
+        """Begin at a byte; behind damage any offset will do for the first batch."""
+        segment = self.segment
+        return SegmentCheck(base_offset, segment.size, position, segment.end_offset)
 
     async def feed(self, check: SegmentCheck) -> str | None:
         """Read and check a window; return what is wrong."""
@@ -84,7 +89,7 @@ class _Scrub:
         """Return a check that begins behind damage, at a batch that is right; None without one."""
         size = self.segment.size
         if failed.position < failed.following < size and await self.is_batch(failed.following):
-            return SegmentCheck(0, size, failed.following)
+            return self.check(failed.following)
         try:
             index = await self.reader.index(self.segment.id)
         except Corrupt:
@@ -94,14 +99,14 @@ class _Scrub:
         while row < len(index):
             position = index.positions[row]
             if await self.is_batch(position):
-                return SegmentCheck(0, size, position)
+                return self.check(position)
             tried += 1
             row += 1 if tried < PATIENCE else 2 ** (tried - PATIENCE)
         return None
 
     async def is_batch(self, position: int) -> bool:
-        """Whether a batch whose CRC is right starts there; any offset will do behind damage."""
-        check = SegmentCheck(0, self.segment.size, position)
+        """Whether a batch whose CRC is right starts there."""
+        check = self.check(position)
         while not check.done and not check.batches:
             if await self.feed(check) is not None:
                 break

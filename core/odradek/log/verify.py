@@ -124,11 +124,14 @@ class LogVerifier:
 
     def batch(self, position: int, meta: BatchMeta, view: memoryview | None = None) -> None:
         """A batch whose CRC is right; with its bytes, its records are looked at too."""
-        self._order(position, meta)
+        placed = self._order(position, meta)
         self._indexed(position, meta)
         self._under(position, meta)
-        self._damaged = False
-        self.end_offset = meta.last_offset + 1
+        if placed:
+            self._damaged = False
+            self.end_offset = meta.last_offset + 1
+        else:
+            self._damaged = self._lacking = True
         if meta.max_timestamp > self._newest:
             self._newest = meta.max_timestamp
         if view is not None:
@@ -142,10 +145,6 @@ class LogVerifier:
         """The segment is read."""
         segment = self._segment
         assert segment is not None
-        if self.end_offset > segment.end_offset:
-            self._problem(
-                f"ends at offset {self.end_offset}, and its description says {segment.end_offset}"
-            )
         self._reach(segment.end_offset)
         if self._lacking:
             return
@@ -190,14 +189,18 @@ class LogVerifier:
     def _repaired(self, start: int, end: int) -> bool:
         return any(low <= start and end <= high for low, high in self._gaps)
 
-    def _order(self, position: int, meta: BatchMeta) -> None:
-        if meta.base_offset < self.end_offset or meta.last_offset < meta.base_offset:
+    def _order(self, position: int, meta: BatchMeta) -> bool:
+        """Check the offsets of a batch; return whether they can be what they should be."""
+        segment = self._segment
+        assert segment is not None
+        last = segment.end_offset - 1
+        if not self.end_offset <= meta.base_offset <= meta.last_offset <= last:
             self._problem(
                 f"the batch at byte {position} has offsets {meta.base_offset} to "
-                f"{meta.last_offset}, and {self.end_offset} or more is due"
+                f"{meta.last_offset}, and {self.end_offset} to {last} are due"
             )
-        else:
-            self._reach(meta.base_offset)
+            return False
+        self._reach(meta.base_offset)
         count = meta.last_offset - meta.base_offset + 1
         compacted = meta.base_offset < self._gaps_below
         if meta.record_count > count or (meta.record_count < count and not compacted):
@@ -205,6 +208,7 @@ class LogVerifier:
                 f"the batch at byte {position} has {meta.record_count} records for offsets "
                 f"{meta.base_offset} to {meta.last_offset}"
             )
+        return True
 
     def _indexed(self, position: int, meta: BatchMeta) -> None:
         index = self._index

@@ -10,11 +10,13 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Literal
 
 from attrs import define, field
 
 from odradek.contracts.storage import (
+    HEADER_SIZE,
     BatchMeta,
     Corrupt,
     EpochStart,
@@ -24,16 +26,18 @@ from odradek.contracts.storage import (
 )
 from odradek.contracts.storage_gaps import GAPS_BLOB, decode_gaps, encode_gaps
 from odradek.errors import CorruptBatch
+from odradek.record import assign
 from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.lock import DirectoryLock
+from odradek_storage_file.mending import mend
 from odradek_storage_file.ops import Ops, write_all, write_atomically
 from odradek_storage_file.quarantine import Aside
 from odradek_storage_file.recovery import finish_edits
 from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
 from odradek_storage_file.truncation import truncate_files
-from odradek_storage_file.verify import WINDOW, Finding, segment_bases, walk_segment
+from odradek_storage_file.verify import WINDOW, DumpedBatch, segment_bases, walk_segment
 
 __all__ = ["RepairReport", "repair"]
 
@@ -49,13 +53,18 @@ class RepairReport:
 
 @define
 class _Kept:
-    """What is good of one segment file."""
+    """What is good of one segment file.
+
+    `whole`: nothing in it has to be changed. `lost`: something has to be left out.
+    """
 
     base: int
     ranges: list[tuple[int, int]] = field(factory=list)
     gaps: list[tuple[int, int]] = field(factory=list)
+    mended: list[tuple[int, BatchMeta]] = field(factory=list)
     metas: list[BatchMeta] = field(factory=list)
     whole: bool = True
+    lost: bool = False
     end: int = 0
 
 
@@ -64,9 +73,12 @@ def repair(root: str, key: PartitionKey, *, how: Literal["cut", "skip"] = "cut")
 
     `cut` ends the log before the first damaged byte, as a replica does that will fetch the rest
     again. `skip` leaves out what is damaged and keeps every valid batch after it: for the only
-    copy; offsets then have a gap. Files that lose bytes are moved whole to `quarantine/`, and
-    written anew from their good parts. Indexes are rebuilt; a manifest that cannot be read is made
-    from the segments, and then the log starts at the first of them, and blobs are lost.
+    copy; offsets then have a gap. A base offset or a leader epoch, which no CRC covers, is put
+    right where its neighbours or the manifest tell it.
+
+    Files that lose bytes are moved whole to `quarantine/`, and written anew from their good parts.
+    Indexes are rebuilt; a manifest that cannot be read is made from the segments, and then the log
+    starts at the first of them, and blobs are lost.
 
     Offsets that are left out are noted in the log (`odradek.contracts.storage_gaps`).
 
@@ -92,6 +104,7 @@ class _Repair:
         self.report = RepairReport(key)
         self._recovery_points: dict[int, int] = {}
         self._active_base = 0
+        self._ends: dict[int, int] = {}  # of each segment, the offset that ends it at the latest
         now_ms = time.time_ns() // 1_000_000
         self._aside = Aside(ops, root, key, now_ms, reason=self.report.actions)
         self._guessing = False  # without a manifest nobody knows what made a gap
@@ -168,7 +181,10 @@ class _Repair:
         kept: list[_Kept] = []
         end = 0
         cut = False
-        for base in sorted({*self._bases(), *known, *self._recovery_points}):
+        bases = sorted({*self._bases(), *known, *self._recovery_points})
+        self._ends = dict(pairwise(bases))
+        self._ends |= {base: entry.end for base, entry in known.items()}
+        for base in bases:
             name = f"{layout.stem(base)}.log"
             due = known[base].end if base in known else self._recovery_points.get(base, 0)
             if not os.path.exists(f"{self.path}/{name}"):
@@ -189,7 +205,7 @@ class _Repair:
             elif found.end < due:
                 self._did(f"{name} is short: offsets {found.end} to {due - 1} are gone")
                 self._lost = True
-            cut = self.how == "cut" and (not found.whole or found.end < due)
+            cut = self.how == "cut" and (found.lost or found.end < due)
             if not found.metas and base in known:
                 self._lost = True
                 continue
@@ -206,28 +222,77 @@ class _Repair:
         kept = _Kept(base, end=max(base, end))
         if self._lost and base > end > 0:
             kept.gaps.append((end, base))
+        batches, holes = self._valid(file, kept)
+        metas = [each.meta for each in batches]
+        due = self._ends.get(base)
+        mended = mend(metas, base, kept.end, due, holes, self._epoch_at)
+        size = 0
+        for number, (each, meta) in enumerate(zip(batches, mended, strict=True)):
+            if number in holes:
+                self._lost = True
+            if meta != each.meta:
+                kept.whole = False
+                was = f"offsets {each.meta.base_offset} to {each.meta.last_offset} of leader epoch"
+                self._did(
+                    f"{file}, byte {each.position}: {was} {each.meta.leader_epoch} "
+                    + (
+                        "have no place here"
+                        if meta is None
+                        else f"put right: offset {meta.base_offset}, epoch {meta.leader_epoch}"
+                    )
+                )
+            if meta is None:
+                self._lost = kept.lost = True
+                if self.how == "cut":
+                    break
+                continue
+            if self._lost and meta.base_offset > kept.end:
+                kept.gaps.append((kept.end, meta.base_offset))
+            self._lost = self._guessing
+            start, stop = each.position, each.position + meta.size
+            if kept.ranges and kept.ranges[-1][1] == start:
+                start = kept.ranges.pop()[0]
+            kept.ranges.append((start, stop))
+            kept.metas.append(meta)
+            if meta != each.meta:
+                kept.mended.append((size, meta))
+            size += meta.size
+            kept.end = meta.last_offset + 1
+        if len(batches) in holes:
+            self._lost = True
+        return kept
+
+    def _valid(self, file: str, kept: _Kept) -> tuple[list[DumpedBatch], set[int]]:
+        """Return the batches whose CRC is right, and the numbers of those behind damage."""
+        batches: list[DumpedBatch] = []
+        holes: set[int] = set()
         fd = self.ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for each in walk_segment(self.ops, fd, file, os.fstat(fd).st_size):
-                if isinstance(each, Finding) or each.meta.base_offset < kept.end:
-                    kept.whole = False
-                    self._lost = True
-                    self._did(str(each) if isinstance(each, Finding) else f"{file}: old offsets")
-                    if self.how == "cut":
-                        break
+                if isinstance(each, DumpedBatch):
+                    batches.append(each)
                     continue
-                if self._lost and each.meta.base_offset > kept.end:
-                    kept.gaps.append((kept.end, each.meta.base_offset))
-                self._lost = self._guessing
-                start, stop = each.position, each.position + each.meta.size
-                if kept.ranges and kept.ranges[-1][1] == start:
-                    start = kept.ranges.pop()[0]
-                kept.ranges.append((start, stop))
-                kept.metas.append(each.meta)
-                kept.end = each.meta.last_offset + 1
+                kept.whole = False
+                kept.lost = True
+                holes.add(len(batches))
+                self._did(str(each))
+                if self.how == "cut":
+                    break
         finally:
             self.ops.close(fd)
-        return kept
+        return batches, holes
+
+    def _epoch_at(self, offset: int) -> int | None:
+        """Leader epoch in force at an offset, as far as the manifest tells."""
+        manifest = self._aside.manifest
+        if manifest is None or offset >= manifest.active.end:
+            return None
+        found = None
+        for entry in manifest.epochs:
+            if entry.start_offset > offset:
+                break
+            found = entry.epoch
+        return found
 
     def _rewrite(self, name: str, kept: _Kept) -> None:
         """Put the good parts in place of a damaged file, which is moved aside."""
@@ -241,6 +306,11 @@ class _Repair:
                 for at in range(start, stop, WINDOW):
                     data = read_range(ops, source, at, min(WINDOW, stop - at))
                     size += write_all(ops, target, [data], size)
+            for at, meta in kept.mended:
+                head = bytearray(HEADER_SIZE)
+                assign(head, 0, meta.base_offset, meta.leader_epoch)
+                write_all(ops, target, [head[:8]], at)
+                write_all(ops, target, [head[12:16]], at + 12)
             ops.fsync(target)
         finally:
             ops.close(source)
