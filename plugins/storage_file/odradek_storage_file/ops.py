@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.types import Buffer
 
-__all__ = ["NO_DESCRIPTOR", "NO_SPACE", "Ops", "write_all", "write_atomically"]
+__all__ = ["NO_DESCRIPTOR", "NO_SPACE", "Ops", "rest_of", "write_all", "write_atomically"]
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """No room on the disk, or none for this user."""
@@ -111,6 +111,16 @@ class Ops:
             self.unlink(path)
 
 
+def rest_of(buffers: Sequence[Buffer], written: int) -> list[memoryview]:
+    """Return what a vectored write of so many bytes left to be written."""
+    views = [memoryview(buffer) for buffer in buffers]
+    while views and written >= len(views[0]):
+        written -= len(views.pop(0))
+    if views and written:
+        views[0] = views[0][written:]
+    return views
+
+
 def write_all(ops: Ops, fd: int, buffers: Sequence[Buffer], position: int) -> int:
     """Write all the buffers at a byte position, in as many calls as it takes; return the length.
 
@@ -121,10 +131,7 @@ def write_all(ops: Ops, fd: int, buffers: Sequence[Buffer], position: int) -> in
     while views:
         written = ops.pwritev(fd, views[:IOV_MAX], position + total)
         total += written
-        while views and written >= len(views[0]):
-            written -= len(views.pop(0))
-        if written:
-            views[0] = views[0][written:]
+        views = rest_of(views, written)
     return total
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
+from attrs import evolve
 
 from odradek.contracts.storage import (
     MAX_RELATIVE_OFFSET,
@@ -27,7 +28,7 @@ from odradek_storage_file.bridge import Work, in_thread
 from odradek_storage_file.files import SegmentFile
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
-from odradek_storage_file.ops import NO_DESCRIPTOR, NO_SPACE, write_all
+from odradek_storage_file.ops import NO_DESCRIPTOR, NO_SPACE, rest_of, write_all
 from odradek_storage_file.reading import Segment
 from odradek_storage_file.recovery import Loaded
 from odradek_storage_file.saving import save_manifest
@@ -136,25 +137,7 @@ class Partition:
             path = f"{self.path}/{layout.stem(entry.base)}.log"
             return SegmentFile(self.store.files, path)
 
-        self.sealed = [
-            Segment(
-                SegmentInfo(
-                    entry.id,
-                    entry.base,
-                    entry.end,
-                    entry.size,
-                    entry.max_timestamp,
-                    entry.max_timestamp_offset,
-                    entry.created_ms,
-                    True,
-                ),
-                entry.rows,
-                entry.crc,
-                file_of(entry),
-                entry,
-            )
-            for entry in manifest.sealed
-        ]
+        self.sealed = [Segment.of(entry, file_of(entry)) for entry in manifest.sealed]
         active = manifest.active
         self.id = active.id
         self.base = active.base
@@ -251,7 +234,7 @@ class Partition:
         try:
             written = store.pwritev(fd, buffers, position) if len(buffers) < 1024 else 0
             if written != size:
-                write_all(store.ops, fd, _rest(buffers, written), position + written)
+                write_all(store.ops, fd, rest_of(buffers, written), position + written)
         except OSError as error:
             self._write_again(fd, buffers, position, size, error)
         builder = self.builder
@@ -345,16 +328,7 @@ class Partition:
     def _sealed_active(self) -> Segment:
         builder = self.builder
         assert self.file is not None
-        info = SegmentInfo(
-            self.id,
-            self.base,
-            self.end,
-            self.size,
-            builder.max_timestamp,
-            builder.max_timestamp_offset,
-            self.created_ms,
-            True,
-        )
+        info = evolve(self.active_info(), sealed=True)
         return Segment(info, builder.rows, builder.crc, self.file)
 
     # -- durability --------------------------------------------------------------------------
@@ -489,12 +463,3 @@ class Partition:
         if self.file is not None:
             self.file.retire()
         self.waiting.unpark_all()
-
-
-def _rest(buffers: object, written: int) -> list[memoryview]:
-    views = [memoryview(buffer) for buffer in buffers]  # type: ignore[attr-defined]
-    while views and written >= len(views[0]):
-        written -= len(views.pop(0))
-    if views and written:
-        views[0] = views[0][written:]
-    return views

@@ -49,6 +49,21 @@ class Segment:
         self.file = file
         self._entry = entry
 
+    @classmethod
+    def of(cls, entry: SealedEntry, file: SegmentFile) -> Segment:
+        """Make it from its line in the manifest."""
+        info = SegmentInfo(
+            entry.id,
+            entry.base,
+            entry.end,
+            entry.size,
+            entry.max_timestamp,
+            entry.max_timestamp_offset,
+            entry.created_ms,
+            True,
+        )
+        return cls(info, entry.rows, entry.crc, file, entry)
+
     def entry(self) -> SealedEntry:
         """Its line in the manifest: kept, as every roll writes the lines of all segments."""
         entry = self._entry
