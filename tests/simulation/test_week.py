@@ -1,9 +1,10 @@
-"""A week of retention in a few seconds: each seed is another history.
+"""A week of retention and compaction in a few seconds: each seed is another history.
 
-A broker whose topics are kept by time, by size, by both, and for ever; it is stopped, its machine
-is switched off, and its wall clock jumps. Records are produced all the while, and read by consumers
-that are quick or too slow. At any time what must be there is there, and what must be gone is gone
-as soon as its segment and the checks allow. Nobody who reads is led past a record in silence.
+A broker whose topics are kept by time, by size, by both, by key, and for ever; it is stopped, its
+machine is switched off, and its wall clock jumps. Records are produced all the while, and read by
+consumers that are quick or too slow. At any time what must be there is there, and what must be gone
+is gone as soon as its segment and the checks allow. Nobody who reads is led past a record in
+silence, unless a newer one of its key has taken its place.
 
     ODRADEK_SEEDS=100 pytest tests/simulation/test_week.py        seeds 0 to 99
 """
@@ -21,15 +22,17 @@ from uuid import UUID
 import attrs
 import pytest
 import trio
-from tests.broker.peer import NOW, Peer, batch, code, connected, records_of, running
+from tests.broker.peer import NOW, Peer, batch, code, connected, metas_of, records_of, running
 
 from odradek.broker import Broker, Host
 from odradek.broker.host import Boot
 from odradek.contracts.storage import DataRef
 from odradek.contracts.transport import ConnectFailed, ConnectionLost
 from odradek.log.partition import PartitionLog
+from odradek.log.worker import InlineWorker, Worker
 from odradek.memory import storage as memory
 from odradek.memory.transport import MemoryTransport
+from odradek.record import iter_records, scan
 from odradek.testing.simulation import simulate
 
 SEEDS = range(int(os.environ.get("ODRADEK_SEEDS", "1")))
@@ -71,6 +74,7 @@ class Kept:
             "segment_ms": str(self.segment_seconds * 1000),
             "segment_jitter_ms": str(self.jitter * 1000),
             "segment_bytes": str(self.segment_size),
+            "min_cleanable_dirty_ratio": "0.3",
             "message_timestamp_after_max_ms": str(2**62),  # the broker's clock may be back a year
         }
 
@@ -82,7 +86,9 @@ TOPICS = {
     "jitter": Kept(seconds=9 * HOUR, segment_seconds=3 * HOUR, jitter=2 * HOUR),
     "ever": Kept(),
     "compact": Kept(seconds=HOUR, size=1000, segment_seconds=HOUR, policy="compact"),
+    "mixed": Kept(seconds=12 * HOUR, segment_seconds=HOUR, policy="compact,delete"),
 }
+KEYS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
 class Machine(Host):
@@ -98,6 +104,12 @@ class Machine(Host):
 
     def boot(self) -> Boot:
         return Boot(f"boot {self.boots}", int(trio.current_time() * 1000))
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def worker(self, name: str) -> Worker:
+        return InlineWorker()
 
     def new_id(self) -> UUID:
         return UUID(int=self.random.getrandbits(128), version=4)
@@ -123,11 +135,14 @@ class World:
     broker: Broker | None = None
     peers: dict[str, Peer] = attrs.Factory(dict)
     stored: dict[str, list[Stored]] = attrs.Factory(lambda: {topic: [] for topic in TOPICS})
+    keys: dict[str, list[bytes]] = attrs.Factory(lambda: {topic: [] for topic in TOPICS})
+    newest: dict[str, dict[bytes, int]] = attrs.Factory(lambda: {topic: {} for topic in TOPICS})
     starts: dict[str, int] = attrs.Factory(lambda: dict.fromkeys(TOPICS, 0))
     ahead_since: float | None = None
     believed: float = 0.0
     up_since: float = 0.0
     events: list[str] = attrs.Factory(list)
+    cleaned: dict[str, float] = attrs.Factory(dict)
     lost: int = 0
     passed: int = 0
     held: int = 0
@@ -160,7 +175,7 @@ class World:
         sections: dict[str, Any] = {
             "coordinator": f"memory:{self.name}",
             "storage": f"memory://{self.name}",
-            "cleaner": {"enabled": False},
+            "cleaner": {"backoff_ms": 600_000},
             "scrub": {"bytes_per_s": 0},
             "limits": {"idle_timeout_s": float(DAY)},
         }
@@ -207,12 +222,19 @@ class World:
         count = self.random.randint(1, 3)
         began = trio.current_time()
         stamp = NOW + int(began * 1000)
-        data = batch(count, self.random.randint(1, 300), stamp, keys=[b"k"] * count)
+        keys = self.random.choices(KEYS, k=count)
+        if topic == "mixed" and self.random.random() < 0.5:
+            # All of a few keys would stay in one segment, which is as young as the newest of them.
+            keys = [b"%d" % self.random.getrandbits(64) for _ in keys]
+        data = batch(count, self.random.randint(1, 300), stamp, keys=keys)
         size = len(data)
         result = await peer.produce(topic, data)
         assert code(result.error_code) == "NONE", result.error_message
         base = result.base_offset
+        assert base == len(self.keys[topic]), "offsets are not dense"
         self.stored[topic].append(Stored(base, base + count, size, began))
+        self.keys[topic] += keys
+        self.newest[topic].update(zip(keys, range(base, base + count), strict=True))
 
     async def consume(self, topic: str, every: float) -> None:
         """Read one batch at a time, always the next."""
@@ -227,12 +249,15 @@ class World:
                 position = answer.log_start_offset
                 return
             assert code(answer.error_code) == "NONE"
-            read = [record for record in records_of(answer) if record.offset >= position]
-            if read:
-                first = read[0].offset
-                assert first == position, f"{topic}: led from {position} to {first} in silence"
-                position = read[-1].offset + 1
-                self.passed += len(read)
+            if not answer.records:
+                return
+            there = {record.offset for record in records_of(answer)}
+            end = metas_of(answer)[-1].last_offset + 1  # of the batch: its last records may be gone
+            for offset in range(position, end):
+                if offset not in there:
+                    assert self.replaced(topic, offset), f"{topic}: {offset} is passed in silence"
+            self.passed += end - position
+            position = end
 
         while True:
             await trio.sleep(every * (0.5 + self.random.random()))
@@ -257,6 +282,37 @@ class World:
             self.held += 1
 
     # What must hold
+
+    def replaced(self, topic: str, offset: int) -> bool:
+        """Whether a record may be missing because there is a newer one of its key."""
+        key = self.keys[topic][offset]
+        return "compact" in TOPICS[topic].policy and self.newest[topic][key] > offset
+
+    async def check_keys(self, topic: str) -> None:
+        """Read a whole topic every few hours, and look for the newest record of each key."""
+        while True:
+            await trio.sleep((2 + 4 * self.random.random()) * HOUR)
+            if self.broker is None or not self.stored[topic]:
+                continue
+            log = self.log(topic)
+            start, end = log.log_start_offset, log.high_watermark
+            newest = dict(self.newest[topic])
+            found: list[int] = []
+            position = start
+            while position < end:
+                result = await log.read(position, 2**20)
+                assert result.data is not None
+                with result.data as data:
+                    read = b"".join(data.views())
+                for record in iter_records(read):
+                    if record.offset >= position:
+                        assert record.key == self.keys[topic][record.offset]
+                        found.append(record.offset)
+                position = scan(memoryview(read)).metas[-1].last_offset + 1
+            assert found == sorted(set(found))
+            for key, offset in newest.items():
+                assert offset < log.log_start_offset or offset in found, f"{topic}: {key!r} is lost"
+            self.cleaned[topic] = len(found) / max(end - start, 1)
 
     def believe(self) -> None:
         """Bring up to date how late it may have been for retention so far.
@@ -295,9 +351,12 @@ class World:
             may_go = (kept.seconds is not None and self.believed - stored.at > kept.seconds) or (
                 kept.size is not None and bytes_after > kept.size
             )
-            if not may_go:
-                assert start <= stored.base, f"{topic}: {stored} is gone after {age} s"
-            if kept.seconds is not None and checked:
+            if not may_go and start > stored.base:
+                gone = range(stored.base, min(start, stored.end))
+                replaced = all(self.replaced(topic, offset) for offset in gone)
+                assert replaced, f"{topic}: {stored} is gone after {age} s"
+            # Compaction puts segments together, and the newest record of each counts.
+            if kept.seconds is not None and checked and "compact" not in kept.policy:
                 longest = kept.seconds + kept.segment_seconds + SLACK
                 assert age <= longest or start >= stored.end, f"{topic}: {stored} after {age} s"
             if stored.end <= start:
@@ -317,7 +376,9 @@ async def history(name: str, random: Random) -> World:
             nursery.start_soon(world.check)
             for topic in TOPICS:
                 nursery.start_soon(world.produce, topic)
-            for topic in ("time", "size", "both", "jitter"):
+            for topic in ("compact", "mixed"):
+                nursery.start_soon(world.check_keys, topic)
+            for topic in ("time", "size", "jitter", "mixed"):
                 nursery.start_soon(world.consume, topic, PRODUCE_EVERY * 0.7)
                 nursery.start_soon(world.consume, topic, PRODUCE_EVERY * 1.3)
                 nursery.start_soon(world.hold, topic)
@@ -345,6 +406,8 @@ def test_a_week_of_retention(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert world.lost > 0, "no consumer was too slow"
     assert world.passed > 3000
     assert world.held > 20
+    assert world.cleaned["compact"] < 0.2, "the share of records that are left"
+    assert world.cleaned["mixed"] < 0.9
     for topic, kept in TOPICS.items():
         assert (world.starts[topic] > 0) == (
             "delete" in kept.policy and (kept.seconds is not None or kept.size is not None)
