@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import trio
 from tests.cli.storages import Run, batch, flip, rows, segments, stored, usual
-from tests.log.logs import KEY, add, committed
+from tests.log.logs import KEY, add, committed, opened
 
-from odradek.cli.storage import Damage, Found, walk
+from odradek.cli.storage import ATTEMPTS, Damage, Found, steadily, walk
 from odradek.contracts.storage import Claim, LogEdit, PartitionReader
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.partition import PartitionLog
+from odradek.memory.storage import open_memory_store
 from odradek.plugins import load
 from odradek.types import PartitionKey
 
@@ -145,6 +146,40 @@ def test_verify_reads_a_storage_that_is_being_written(
     assert run_here("log", "scrub", "--storage", url, "--rate", "0").returncode == 0
     refused = run_here("log", "quarantine", "delete", "x", "--storage", url, "--yes")
     assert refused.returncode == 1
+
+
+def test_progress_is_for_terminals_and_leaves_the_answer_alone(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run_here("log", "verify", "--storage", url)
+    assert plain.stderr == b""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    watched = run_here("log", "verify", "--storage", url)
+    assert watched.returncode == 0
+    assert watched.stdout == plain.stdout
+    assert str(KEY) in watched.stderr.decode()
+
+
+@pytest.mark.parametrize(("changes", "reads"), [(0, 1), (1, 2), (9, ATTEMPTS)])
+async def test_a_log_that_looks_bad_is_read_again_only_if_it_was_changed(
+    changes: int, reads: int
+) -> None:
+    done = 0
+
+    async with open_memory_store(f"steadily-{changes}") as store, opened(store) as log:
+
+        async def check(_: PartitionReader) -> bool:
+            nonlocal done
+            if done < changes:
+                add(log, batch(done))
+                log.roll()
+            done += 1
+            return True
+
+        reader = await store.open_reader(KEY)
+        assert await steadily(store, KEY, reader, check, lambda bad: bad)
+    assert done == reads
 
 
 # -- scrub -----------------------------------------------------------------------------------
