@@ -17,9 +17,7 @@ from attrs import define, field
 
 from odradek.contracts.storage import (
     HEADER_SIZE,
-    BatchMeta,
     Corrupt,
-    EpochStart,
     OutOfRange,
     PartitionKey,
     crc32c,
@@ -36,8 +34,9 @@ from odradek_storage_file.ops import Ops, write_all, write_atomically
 from odradek_storage_file.quarantine import Aside
 from odradek_storage_file.recovery import finish_edits
 from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
+from odradek_storage_file.sifting import Kept, sound, valid
 from odradek_storage_file.truncation import truncate_files
-from odradek_storage_file.verify import WINDOW, DumpedBatch, segment_bases, walk_segment
+from odradek_storage_file.verify import WINDOW, segment_bases
 
 __all__ = ["RepairReport", "repair"]
 
@@ -49,23 +48,6 @@ class RepairReport:
     key: PartitionKey
     actions: list[str] = field(factory=list)
     quarantine: str | None = None
-
-
-@define
-class _Kept:
-    """What is good of one segment file.
-
-    `whole`: nothing in it has to be changed. `lost`: something has to be left out.
-    """
-
-    base: int
-    ranges: list[tuple[int, int]] = field(factory=list)
-    gaps: list[tuple[int, int]] = field(factory=list)
-    mended: list[tuple[int, BatchMeta]] = field(factory=list)
-    metas: list[BatchMeta] = field(factory=list)
-    whole: bool = True
-    lost: bool = False
-    end: int = 0
 
 
 def repair(root: str, key: PartitionKey, *, how: Literal["cut", "skip"] = "cut") -> RepairReport:
@@ -176,9 +158,9 @@ class _Repair:
             if name == layout.MANIFEST or (name.endswith(".blob") and name not in kept):
                 self._aside.move(name)
 
-    def _segments(self, known: dict[int, SealedEntry]) -> list[_Kept]:
+    def _segments(self, known: dict[int, SealedEntry]) -> list[Kept]:
         """Check every segment; rewrite or move those that are damaged."""
-        kept: list[_Kept] = []
+        kept: list[Kept] = []
         end = 0
         cut = False
         bases = sorted({*self._bases(), *known, *self._recovery_points})
@@ -197,7 +179,7 @@ class _Repair:
                 self._did(f"set {name} aside, which follows the damage")
                 continue
             found = self._good_parts(base, end)
-            if not found.metas and base in known:
+            if not found.size and base in known:
                 self._aside.move(name)
                 self._did(f"set {name} aside, of which nothing is valid")
             elif not found.whole:
@@ -206,10 +188,15 @@ class _Repair:
                 self._did(f"{name} is short: offsets {found.end} to {due - 1} are gone")
                 self._lost = True
             cut = self.how == "cut" and (found.lost or found.end < due)
-            if not found.metas and base in known:
+            if not found.size and base in known:
                 self._lost = True
                 continue
             end = found.end
+            if base in known:
+                found.index.seal()
+            # At once: the rows of all segments of a large log would fill the memory.
+            found.index.flush(self.ops, f"{self.path}/{layout.stem(base)}", cut=True)
+            found.ranges.clear()
             kept.append(found)
         return kept
 
@@ -217,16 +204,22 @@ class _Repair:
         """The segments that belong to the log, as far as is known; others are stray files."""
         return [base for base in segment_bases(self.path) if base >= self._active_base]
 
-    def _good_parts(self, base: int, end: int) -> _Kept:
+    def _good_parts(self, base: int, end: int) -> Kept:
         file = f"{self.path}/{layout.stem(base)}.log"
-        kept = _Kept(base, end=max(base, end))
+        if not self._lost:
+            whole = sound(self.ops, file, base, end, self._ends.get(base), self._epoch_at)
+            if whole is not None:
+                return whole
+        kept = Kept(base, max(base, end), IndexBuilder(base))
         if self._lost and base > end > 0:
             kept.gaps.append((end, base))
-        batches, holes = self._valid(file, kept)
+        batches, holes, damage = valid(self.ops, file, only_first=self.how == "cut")
+        for text in damage:
+            self._did(text)
+            kept.whole, kept.lost = False, True
         metas = [each.meta for each in batches]
         due = self._ends.get(base)
         mended = mend(metas, base, kept.end, due, holes, self._epoch_at)
-        size = 0
         for number, (each, meta) in enumerate(zip(batches, mended, strict=True)):
             if number in holes:
                 self._lost = True
@@ -253,34 +246,12 @@ class _Repair:
             if kept.ranges and kept.ranges[-1][1] == start:
                 start = kept.ranges.pop()[0]
             kept.ranges.append((start, stop))
-            kept.metas.append(meta)
             if meta != each.meta:
-                kept.mended.append((size, meta))
-            size += meta.size
-            kept.end = meta.last_offset + 1
+                kept.mended.append((kept.size, meta))
+            kept.take(meta)
         if len(batches) in holes:
             self._lost = True
         return kept
-
-    def _valid(self, file: str, kept: _Kept) -> tuple[list[DumpedBatch], set[int]]:
-        """Return the batches whose CRC is right, and the numbers of those behind damage."""
-        batches: list[DumpedBatch] = []
-        holes: set[int] = set()
-        fd = self.ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for each in walk_segment(self.ops, fd, file, os.fstat(fd).st_size):
-                if isinstance(each, DumpedBatch):
-                    batches.append(each)
-                    continue
-                kept.whole = False
-                kept.lost = True
-                holes.add(len(batches))
-                self._did(str(each))
-                if self.how == "cut":
-                    break
-        finally:
-            self.ops.close(fd)
-        return batches, holes
 
     def _epoch_at(self, offset: int) -> int | None:
         """Leader epoch in force at an offset, as far as the manifest tells."""
@@ -294,7 +265,7 @@ class _Repair:
             found = entry.epoch
         return found
 
-    def _rewrite(self, name: str, kept: _Kept) -> None:
+    def _rewrite(self, name: str, kept: Kept) -> None:
         """Put the good parts in place of a damaged file, which is moved aside."""
         ops = self.ops
         file = f"{self.path}/{name}"
@@ -321,7 +292,7 @@ class _Repair:
         self._did(f"kept {size} bytes of {name}, up to offset {kept.end}, and the whole aside")
 
     def _manifest(
-        self, old: Manifest | None, kept: list[_Kept], known: dict[int, SealedEntry]
+        self, old: Manifest | None, kept: list[Kept], known: dict[int, SealedEntry]
     ) -> Manifest:
         new = Manifest(str(self.report.key))
         if old is not None:
@@ -337,21 +308,18 @@ class _Repair:
             if each.base not in ids:
                 ids[each.base] = 2 * new.next_id
                 new.next_id += 1
-            builder = IndexBuilder(each.base)
-            position = 0
-            for meta in each.metas:
-                builder.note(meta, position)
-                position += meta.size
-                if not new.epochs or meta.leader_epoch > new.epochs[-1].epoch:
-                    new.epochs.append(EpochStart(meta.leader_epoch, meta.base_offset))
+            for entry in each.epochs:
+                if not new.epochs or entry.epoch > new.epochs[-1].epoch:
+                    new.epochs.append(entry)
+            builder = each.index
             last = i == len(kept) - 1 and (each.base not in known)
-            if not last:
+            if not last and each.base not in known:
                 builder.seal()
-            builder.flush(self.ops, f"{self.path}/{layout.stem(each.base)}", cut=True)
+                builder.flush(self.ops, f"{self.path}/{layout.stem(each.base)}")
             created = known[each.base].created_ms if each.base in known else now
             if last:
                 new.active = ActiveEntry(
-                    ids[each.base], each.base, each.end, position, created, builder.state()
+                    ids[each.base], each.base, each.end, each.size, created, builder.state()
                 )
             else:
                 new.sealed.append(
@@ -359,7 +327,7 @@ class _Repair:
                         ids[each.base],
                         each.base,
                         each.end,
-                        position,
+                        each.size,
                         builder.max_timestamp,
                         builder.max_timestamp_offset,
                         created,
@@ -374,7 +342,7 @@ class _Repair:
             new.next_id += 1
         return new
 
-    def _gaps(self, new: Manifest, kept: Sequence[_Kept]) -> None:
+    def _gaps(self, new: Manifest, kept: Sequence[Kept]) -> None:
         """Note which offsets were left out, or the log would look as if it had lost them."""
         gaps = [gap for each in kept for gap in each.gaps]
         if not gaps:
