@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 RETRY_S = 60.0
 """How long a log is left alone for which there was no room, or whose store did not answer."""
 
-MAX_PAUSE_S = 0.1
-"""The longest pause between two windows: however busy the broker is, compaction goes on, at some
-10 MB/s."""
+BUSY = 0.3
+"""The share of its time for which the thread that answers requests may be at work before
+compaction begins to pause between windows."""
 
-QUIET = 0.1
-"""A share of the event loop's time that is none of a broker's that is busy."""
+MAX_PAUSE_S = 0.1
+"""The longest such pause: compaction always goes on, at some 10 MB/s at the least."""
 
 
 @define(slots=True)
@@ -59,10 +59,11 @@ class _Known:
 
 
 class Courtesy:
-    """Pauses between two windows: for `io_max_bytes_per_s`, and while the broker is busy.
+    """Keeps the pace of one compaction: `io_max_bytes_per_s`, and pauses while the broker is busy.
 
-    How busy is told by the CPU time of the thread that answers requests. A window takes the worker
-    some milliseconds, on a core that the broker, its clients or the disk may need.
+    A window takes the worker some milliseconds, on a core that the broker, its clients or the disk
+    may need. How busy the broker is, the CPU time of the thread that answers requests tells: the
+    worker then pauses for that share of the time its window took, half of the time at most.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -74,13 +75,15 @@ class Courtesy:
     async def __call__(self, size: int) -> None:
         """See `odradek.log.cleaner.Gate`."""
         now = trio.current_time()
-        used_s = self._host.cpu_s()
         took = now - self._at
-        busy = min((used_s - self._used_s) / took, 1.0) if took > 0 else 0.0
-        pause = 0.0
-        if busy > QUIET:
-            pause = min(took * busy / (1.0 - busy + 1e-9), MAX_PAUSE_S)
-        await trio.sleep(max(pause, self._pace.take(size, now)))
+        used_s = self._host.cpu_s() - self._used_s
+        pause = self._pace.take(size, now)
+        if used_s > BUSY * took:
+            pause = max(pause, min(used_s, took, MAX_PAUSE_S))
+        if pause > 0:
+            await trio.sleep(pause)
+        else:
+            await trio.lowlevel.checkpoint()
         self._at = trio.current_time()
         self._used_s = self._host.cpu_s()
 

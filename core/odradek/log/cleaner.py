@@ -66,7 +66,7 @@ class Gate(Protocol):
     """Keeps the pace."""
 
     async def __call__(self, size: int) -> None:
-        """Return when the next window may be taken, after one of `size` bytes."""
+        """Return when work may go on, after `size` bytes were read, or before they are written."""
 
 
 @frozen
@@ -200,7 +200,8 @@ class _Compaction:
             left = tuple(segment for segment in group if segment.id in present)
             if not left:
                 continue  # retention was faster
-            old, new, count = await self._clean_group(left, offsets, end)
+            with self.log.holding(segment.id for segment in left):
+                old, new, count = await self._clean_group(left, offsets, end)
             before += old
             after += new
             rewritten += count
@@ -305,9 +306,8 @@ class _Compaction:
 
     async def _replace(self, group: Sequence[SegmentInfo], source: _Source) -> int:
         """Build what replaces a group and swap it; return its size."""
-        with self.log.holding(segment.id for segment in group):
-            built = await source.build()
-            await self.log.edit(lambda snapshot: self._swap(snapshot, group, built), holder=True)
+        built = await source.build()
+        await self.log.edit(lambda snapshot: self._swap(snapshot, group, built), holder=True)
         return sum(segment.size for segment in built)
 
     def _worth_merging(self, group: Sequence[SegmentInfo]) -> bool:
@@ -345,7 +345,7 @@ class _Source:
     def __init__(
         self, run: _Compaction, group: Sequence[SegmentInfo], offsets: OffsetMap, end: int
     ) -> None:
-        self._run = run
+        self.run = run
         self._group = group
         self._offsets = offsets
         self._end = end
@@ -364,7 +364,7 @@ class _Source:
 
     async def read(self) -> _Window | None:
         """Return what stays of the next window, None at the end. The one before must be written."""
-        run = self._run
+        run = self.run
         while True:
             segment = self._group[self.number]
             if self._position >= segment.size:
@@ -406,7 +406,7 @@ class _Source:
         """Build as many segments as it takes: one, but for the largest."""
         built = []
         while await self.more():
-            built.append(await self._run.reader.build(_Chunks(self)))
+            built.append(await self.run.reader.build(_Chunks(self)))
         return built
 
 
@@ -429,11 +429,13 @@ class _Chunks:
         assert window is not None
         if self._base < 0:
             self._base = window.metas[0].base_offset
-        self._size += sum(meta.size for meta in window.metas)
+        size = sum(meta.size for meta in window.metas)
+        self._size += size
         if self._size > MAX_POSITION or (
             window.metas[-1].last_offset - self._base > MAX_RELATIVE_OFFSET
         ):
             raise StopAsyncIteration
+        await self._source.run.tools.gate(size)
         self._source.held = None
         return Chunk(window.metas, window.buffers)
 
