@@ -43,6 +43,13 @@ class Pristine:
             self.other_name = f"{probe.topic_id('other')}-0"
 
 
+def unchecked(directory: Path) -> bool:
+    """Whether the active segment goes on behind the recovery point in the manifest."""
+    active = json.loads((directory / "manifest").read_bytes().split(b"\n", 1)[1])["active"]
+    last = max(directory.glob("*.log"))
+    return bool(int(last.stem) > active["base"] or last.stat().st_size > active["size"])
+
+
 @pytest.fixture(scope="module", params=["stopped", "killed"])
 def pristine(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
@@ -63,7 +70,12 @@ def pristine(
             for step in range(1, 6):
                 other.send_until(20 * step)
                 other.settle()
-        made = Pristine(broker, victim, other)
+            made = Pristine(broker, victim, other)
+            settled = 0
+            while settled < 3:  # until a start has something to check, and no manifest is under way
+                victim.send_until(len(victim.acknowledged) + 1)
+                victim.settle()
+                settled = settled + 1 if unchecked(broker.data / made.name) else 0
         if request.param == "stopped":
             broker.stop()
         else:
