@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 import trio
-from tests.broker.peer import Peer, batch, connected, running
+from tests.broker.conftest import MockTime
+from tests.broker.peer import FixedHost, Peer, batch, connected, running
 
+from odradek.broker import Broker
+from odradek.broker.cleaning import Cleaning, Courtesy
 from odradek.log.cleaner import state_of
 from odradek.log.partition import PartitionLog
+from odradek.log.worker import InlineWorker
 from odradek.record import Record, iter_records, scan
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SOON = {"backoff_ms": 5}
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "1000"}
@@ -68,3 +77,164 @@ async def test_compacted_topic_keeps_the_newest_record_of_each_key(
         found = await consumed(peer, "t", 0, 150)
         assert {record.key: record.offset for record in found} == sent
         assert len(found) == len(sent)
+
+
+# -- which logs, and when ----------------------------------------------------------------------
+
+
+async def fill(broker: Broker, peer: Peer, topic: str, count: int, **configs: str) -> PartitionLog:
+    """Make a topic with `count` batches of the same key, all but the active segment sealed."""
+    config = {key.replace("_", "."): value for key, value in configs.items()}
+    await broker.create_topic(topic, partitions=1, configs=config)
+    for _ in range(count):
+        assert (await peer.produce(topic, batch(1, keys=[b"k"]))).error_code == 0
+    log = broker.topic(topic).log(0)
+    log.roll()
+    return log
+
+
+def cleaning(broker: Broker) -> Cleaning:
+    (found,) = (chore for chore in broker.upkeep.chores if isinstance(chore, Cleaning))
+    return found
+
+
+async def test_log_with_the_largest_dirty_share_comes_first() -> None:
+    async with running(cleaner={"enabled": False}) as broker, connected(broker) as peer:
+        worker = InlineWorker()
+        config = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
+        old = await fill(broker, peer, "old", 10, **config)
+        assert await cleaning(broker).clean(worker)
+        for _ in range(5):
+            assert (await peer.produce("old", batch(1, keys=[b"k"]))).error_code == 0
+        old.roll()
+        new = await fill(broker, peer, "new", 2, **config)
+        await fill(broker, peer, "other", 2)
+        assert await cleaning(broker).clean(worker)
+        assert (state_of(old).cleaned_to, state_of(new).cleaned_to) == (10, 2)
+        assert await cleaning(broker).clean(worker)
+        assert (state_of(old).cleaned_to, state_of(new).cleaned_to) == (15, 2)
+        assert not await cleaning(broker).clean(worker)
+
+
+async def test_turned_off_nothing_is_compacted() -> None:
+    async with (
+        running(cleaner={"enabled": False, "backoff_ms": 1}) as broker,
+        connected(broker) as peer,
+    ):
+        await fill(broker, peer, "t", 3, cleanup_policy="compact")
+        with trio.fail_after(5):
+            await cleaning(broker).run()  # returns
+
+
+async def test_topic_that_nobody_writes_to_is_rolled_and_compacted() -> None:
+    host = FixedHost()
+    async with (
+        running(host=host, cleaner={"enabled": False}, retention={"trust_clock": True}) as broker,
+        connected(broker) as peer,
+    ):
+        config = {"cleanup_policy": "compact", "max_compaction_lag_ms": "60000"}
+        log = await fill(broker, peer, "t", 0, **config)
+        for _ in range(3):
+            assert (await peer.produce("t", batch(1, keys=[b"k"]))).error_code == 0
+        assert not await cleaning(broker).clean(InlineWorker())
+        host.now += 61_000
+        assert await cleaning(broker).clean(InlineWorker())
+        assert state_of(log).cleaned_to == 3
+        assert [r.offset for r in await consumed(peer, "t", 0, 3)] == [2]
+
+
+def damage(store: Path, log: PartitionLog) -> None:
+    """Change two bytes in the first segment's file."""
+    (file,) = (
+        file
+        for file in store.rglob("00000000000000000000.log")
+        if str(log.key.topic_id) in str(file) or log.key.topic_id.hex in str(file)
+    )
+    with file.open("r+b") as opened:
+        opened.seek(100)
+        opened.write(b"\xff\xff")
+
+
+async def test_damaged_log_is_named_once_and_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("odradek_storage_file")
+    async with (
+        running(storage=f"file://{tmp_path}", cleaner={"enabled": False}) as broker,
+        connected(broker) as peer,
+    ):
+        config = {"cleanup_policy": "compact"}
+        log = await fill(broker, peer, "bad", 5, **config)
+        good = await fill(broker, peer, "good", 5, **config)
+        damage(tmp_path, log)
+        while await cleaning(broker).clean(InlineWorker()):
+            pass
+        assert log.damage is not None
+        assert (state_of(log).cleaned_to, state_of(good).cleaned_to) == (0, 5)
+        told = [r.getMessage() for r in caplog.records if "cannot be compacted" in r.getMessage()]
+        assert len(told) == 1
+        assert f"odradek log repair {log.key} --storage file://{tmp_path} --how skip" in told[0]
+        assert "topic bad" in told[0]
+
+
+async def test_topic_may_be_deleted_while_it_is_compacted() -> None:
+    async with running(cleaner={"enabled": False}) as broker, connected(broker) as peer:
+        await fill(broker, peer, "t", 50, cleanup_policy="compact", segment_bytes="300")
+
+        class Deleting(InlineWorker):
+            deleted = False
+
+            async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+                if not self.deleted:
+                    self.deleted = True
+                    await broker.delete_topic(broker.topic("t").image)
+                return await super().run(function, *args)
+
+        worker = Deleting()
+        assert await cleaning(broker).clean(worker)
+        assert worker.deleted
+        assert not await cleaning(broker).clean(worker)
+
+
+# -- the pace ----------------------------------------------------------------------------------
+
+
+class BusyHost(FixedHost):
+    """A machine whose event loop is at work for a share of the time."""
+
+    share = 0.0
+
+    def cpu_s(self) -> float:
+        return self.share * trio.current_time()
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "expected"),
+    [
+        (0.0, 0, 0.0),
+        (0.2, 0, 0.0),
+        (0.5, 0, 0.5 * 0.04),
+        (1.0, 0, 0.04),
+        (0.0, 2**20, 0.5),
+        (1.0, 2**20, 0.5),
+    ],
+)
+def test_compaction_pauses_for_a_busy_broker_and_for_its_limit(
+    mock_time: MockTime, share: float, limit: int, expected: float
+) -> None:
+    host = BusyHost()
+    host.share = share
+
+    async def main() -> None:
+        async with running(
+            host=host, cleaner={"enabled": False, "io_max_bytes_per_s": limit}
+        ) as broker:
+            gate = Courtesy(broker)
+            await gate(2**20)  # what may go at once
+            await trio.sleep(0.04)  # a window's work
+            began = trio.current_time()
+            await gate(2**19)
+            slack = 0.05 if limit else 1e-9  # by then some of what was taken is paid for
+            assert trio.current_time() - began == pytest.approx(expected, abs=slack)
+
+    mock_time(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -15,10 +16,10 @@ from odradek.log.worker import InlineWorker, ThreadWorker, Worker
 @pytest.fixture(
     params=[InlineWorker, lambda: ThreadWorker("test-worker")], ids=["inline", "thread"]
 )
-def worker(request: pytest.FixtureRequest) -> Worker:
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     made: Worker = request.param()
-    request.addfinalizer(made.close)
-    return made
+    yield made
+    made.close()
 
 
 async def test_results_and_errors_come_back(worker: Worker) -> None:
@@ -32,7 +33,7 @@ async def test_results_and_errors_come_back(worker: Worker) -> None:
 
 
 async def test_call_that_is_cancelled_before_it_begins_is_not_made(worker: Worker) -> None:
-    called = []
+    called: list[int] = []
     with trio.CancelScope() as scope:
         scope.cancel()
         await worker.run(called.append, 1)
