@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 import trio
-from tests.faults.traffic import Writer
+from tests.faults.traffic import Writer, until
 from tests.faults.volumes import Volume, ext4
 from tests.interop.probe import Probe
 from tests.interop.process import BrokerProcess
@@ -45,6 +45,12 @@ SETTINGS: dict[str, object] = {
     "storage.ballast_bytes": MIB,
     "storage.recovery_bytes": 64 * 1024,
 }
+
+
+def stopped(pid: int) -> bool:
+    """Whether every thread of a process is stopped, or waits for the disk."""
+    states = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return all(state.rpartition(")")[2].split()[0] in "TD" for state in states)
 
 
 def lose_power(volume: Volume, broker: BrokerProcess) -> None:
@@ -88,7 +94,9 @@ def test_newest_values_are_right_after_power_cuts_during_compaction(
     from tests.faults.compaction_watch import Lives, found, kill
 
     def lose_it(pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)  # it is to see no error of a disk that is gone
+        # It is to see no error of a disk that is gone, in any of its threads
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: stopped(pid), "the process is stopped")
         volume.cut_power()
         kill(pid)
 

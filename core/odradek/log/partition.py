@@ -734,7 +734,7 @@ async def open_log(
     """
     writer = await store.open_writer(key, claim)
     recovery = writer.recovery
-    if recovery.cut_bytes:
+    if recovery.detail:  # it may have been nothing but the name of a segment
         logger.warning(
             "partition %d of topic %s: cut %d bytes off the end that no write had completed: %s",
             key.partition,

@@ -110,7 +110,7 @@ def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Load
             manifest.active.created_ms = time.time_ns() // 1_000_000
         write_manifest(ops, path, manifest)
     blobs = {name: _read_blob(ops, path, *entry) for name, entry in manifest.blobs.items()}
-    recovery = Recovery(not (tail.scanned or tail.cut), tail.scanned, tail.cut, tail.detail)
+    recovery = Recovery(not (tail.scanned or tail.detail), tail.scanned, tail.cut, tail.detail)
     return Loaded(path, manifest, builder, blobs, recovery)
 
 
@@ -243,13 +243,9 @@ def _recover(
                     _judge(ops, path, fd, file, size, manifest, later, problem)
                     tail.cut += size - active.size
                     tail.detail = f"{file}: {problem} at byte {active.size}; nothing valid follows"
-                    for base in later:
-                        tail.cut += os.stat(f"{path}/{layout.stem(base)}.log").st_size
                     if repair:
                         ops.ftruncate(fd, active.size)
-                        for base in later:
-                            for suffix in layout.SUFFIXES:
-                                ops.remove(f"{path}/{layout.stem(base)}{suffix}")
+                    _cut_later(ops, path, later, tail, repair)
                     later = []
                 if repair:
                     ops.fdatasync(fd)
@@ -257,12 +253,18 @@ def _recover(
             ops.close(fd)
         if not later:
             return builder, dirty
-        if later[0] != active.end:
-            raise Corrupt(
-                f"{path}/{layout.stem(later[0])}.log follows offset {active.end - 1}: the bytes "
-                "between are gone; repair the partition to go on without them"
-            )
         dirty = True
+        if later[0] != active.end:
+            # Any fsync on the file system can make a new file's name durable before the end of the
+            # file before it: ext4 writes the whole journal. Then nothing is in the new one yet.
+            gap = f"{path}/{layout.stem(later[0])}.log follows offset {active.end - 1}"
+            if later[0] < active.end or _valid_later(ops, path, later, active.end) is not None:
+                raise Corrupt(
+                    f"{gap}: the bytes between are gone; repair the partition to go on without them"
+                )
+            tail.detail = f"{gap} with nothing valid in it"
+            _cut_later(ops, path, later, tail, repair)
+            return builder, dirty
         _seal(ops, path, manifest, builder, repair)
         base = later.pop(0)
         created = os.stat(f"{path}/{layout.stem(base)}.log").st_mtime_ns // 1_000_000
@@ -365,23 +367,37 @@ def _judge(
     """Return when the damage at the recovery point is a torn tail. Raises Corrupt if not."""
     active = manifest.active
     found = next_valid(ops, fd, active.size, size, active.end)
-    where = file
-    if found is None:
-        for base in later:
-            where = f"{path}/{layout.stem(base)}.log"
-            other = ops.open(where, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                found = next_valid(ops, other, 0, os.fstat(other).st_size, active.end)
-            finally:
-                ops.close(other)
-            if found is not None:
-                break
-    if found is not None:
+    where = None if found is None else f"byte {found} of {file}"
+    where = where or _valid_later(ops, path, later, active.end)
+    if where is not None:
         raise Corrupt(
             f"{file}: {problem} at byte {active.size} (offset {active.end}), with a valid batch "
-            f"after it at byte {found} of {where}; nothing was removed. Fetch the partition from "
+            f"after it at {where}; nothing was removed. Fetch the partition from "
             "a replica, restore the file, or repair the partition to cut it there"
         )
+
+
+def _valid_later(ops: Ops, path: str, later: list[int], min_offset: int) -> str | None:
+    """Say where the first valid batch of the segments is, None if there is none."""
+    for base in later:
+        where = f"{path}/{layout.stem(base)}.log"
+        fd = ops.open(where, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = next_valid(ops, fd, 0, os.fstat(fd).st_size, min_offset)
+        finally:
+            ops.close(fd)
+        if found is not None:
+            return f"byte {found} of {where}"
+    return None
+
+
+def _cut_later(ops: Ops, path: str, later: list[int], tail: _Tail, repair: bool) -> None:
+    """Remove segments that hold nothing valid."""
+    for base in later:
+        tail.cut += os.stat(f"{path}/{layout.stem(base)}.log").st_size
+        if repair:
+            for suffix in layout.SUFFIXES:
+                ops.remove(f"{path}/{layout.stem(base)}{suffix}")
 
 
 def next_valid(ops: Ops, fd: int, position: int, size: int, min_offset: int) -> int | None:

@@ -142,7 +142,7 @@ class LossyOps(Ops):
                 file.write(tail[1])
                 file.truncate()
                 return
-            if random is None or safe == size:
+            if random is None or safe == size or random.random() < 0.5:
                 file.truncate(safe)
                 return
             kept = random.randrange(safe, size + 1)
@@ -159,7 +159,8 @@ class LossyOps(Ops):
     def power_loss(self, copy: Path, random: Random | None = None) -> None:
         """Copy the directory as a loss of power at this moment leaves it.
 
-        With `random`, part of what was not synced is there all the same, whole or as zeros.
+        With `random`, part of what was not synced is there all the same, whole or as zeros, and
+        so are the first of the names that were made or removed: a journal keeps their order.
         """
         with self._lock:
             shutil.copytree(self._root, copy)
@@ -167,7 +168,8 @@ class LossyOps(Ops):
                 if path.is_file():
                     inode = path.stat().st_ino
                     self._lose(str(copy / path.relative_to(self._root)), inode, random)
-            for _, undo in reversed(self._undo):
+            kept = random.randrange(len(self._undo) + 1) if random is not None else 0
+            for _, undo in reversed(self._undo[kept:]):
                 undo(str(copy))
 
 

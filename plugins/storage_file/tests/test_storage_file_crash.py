@@ -19,7 +19,7 @@ from attrs import define
 from storage_file_disk import LossyOps
 from storage_file_writer import TOPIC
 
-from odradek.contracts.storage import Claim, LogEdit
+from odradek.contracts.storage import Claim, Corrupt, LogEdit
 from odradek.testing.storage import KEY, Log, chunks_of, metas_of, read_log
 from odradek.types import PartitionKey
 from odradek_storage_file import FileStorageSettings, layout
@@ -132,6 +132,7 @@ async def scenario(log: Log, allowed: list[Stage]) -> None:
     certain = log.bytes()
     for _ in range(4):  # a roll with nothing acknowledged, whose manifest is due at once
         log.append(value_bytes=700)
+        allowed[:] = [now(certain)]
     log.writer.roll()
     ticket = log.append(value_bytes=700)
     allowed[:] = [now(certain)]
@@ -256,6 +257,42 @@ async def test_recovery_cuts_a_batch_torn_at_any_byte(tmp_path: Path) -> None:
                 assert writer.recovery.cut_bytes == cut + len(tail) - whole
                 assert f"at byte {whole}" in writer.recovery.detail
                 assert await read_log(writer) == log.bytes()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(500), b"x" * 500])
+async def test_recovery_cuts_segments_that_became_durable_before_the_end_of_the_one_before(
+    tmp_path: Path, content: bytes
+) -> None:
+    """The names of files are made durable by any fsync of a file system with one journal."""
+    path, log = await abandoned(tmp_path / "log", 4)
+    segment = path / f"{layout.stem(0)}.log"
+    end = log.end
+    log.keep_below(log.batches[-1][0].base_offset)
+    segment.write_bytes(log.bytes())
+    for base in (end, end + 7):
+        (path / f"{layout.stem(base)}.log").write_bytes(content)
+    async with opened(tmp_path / "log") as (_, again):
+        assert again.writer.recovery.cut_bytes == 2 * len(content)
+        assert f"follows offset {log.end - 1}" in again.writer.recovery.detail
+        assert await read_log(again.writer) == log.bytes()
+        again.batches, again.end = log.batches, log.end
+        await again.append().wait()
+        await again.check()
+    assert sorted(path.glob("*.log")) == [segment]
+
+
+async def test_a_gap_with_a_valid_batch_behind_it_is_damage(tmp_path: Path) -> None:
+    path, log = await abandoned(tmp_path / "log", 4)
+    segment = path / f"{layout.stem(0)}.log"
+    data = segment.read_bytes()
+    last = log.batches[-1][0]
+    third = len(data) - last.size - log.batches[-2][0].size
+    (path / f"{layout.stem(last.base_offset)}.log").write_bytes(data[-last.size :])
+    segment.write_bytes(data[:third])
+    async with open_store((tmp_path / "log").as_uri(), SETTINGS) as store:
+        with pytest.raises(Corrupt, match="the bytes between are gone"):
+            await store.open_writer(KEY, Claim(2, 1))
+    assert segment.read_bytes() == data[:third], "nothing was removed"
 
 
 async def test_recovery_checks_no_more_than_what_followed_the_recovery_point(
