@@ -30,7 +30,7 @@ async def test_groups_are_loaded_from_what_compaction_left(storage: str, tmp_pat
             coordinator=coordinator,
             groups=GROUPS,
             cleaner=SOON,
-            topics={"min.cleanable.dirty.ratio": 0.1},
+            topics={"min.cleanable.dirty.ratio": 0},
         ) as broker,
         connected(broker) as peer,
     ):

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 60.0
 """How long a log is left alone for which there was no room, or whose store did not answer."""
 
+CHANGED_S = 1.0
+"""The same for a log that changed while it was compacted."""
+
 BUSY = 0.3
 """The share of its time for which the thread that answers requests may be at work before
 compaction begins to pause between windows."""
@@ -171,8 +174,8 @@ class Cleaning:
             self._failed(known, error)
             return
         known.told = None
-        if done is None:
-            logger.debug("%s changed while it was compacted", log.key)
+        if done is None:  # it changed meanwhile, and is looked at again
+            known.not_before = trio.current_time() + CHANGED_S
             return
         took = trio.current_time() - began
         logger.info(
