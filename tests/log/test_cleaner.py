@@ -7,15 +7,16 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import trio
-from tests.log.logs import NOW, OpenLog, add, committed, everything, metas
+from tests.log.logs import NOW, OpenLog, add, committed, everything, metas, opened, read
 
-from odradek.contracts.storage import Corrupt, DataRef, LogEdit, Offline
+from odradek.contracts.storage import Corrupt, DataRef, Full, LogEdit, Offline
 from odradek.errors import KafkaError
 from odradek.log.cleaner import WINDOW, Compacted, Tools, compact, state_of, survey
 from odradek.log.partition import PRODUCERS_BLOB, PartitionLog
 from odradek.log.retaining import retain
 from odradek.log.worker import InlineWorker, ThreadWorker
-from odradek.record import BatchBuilder, CompressionType
+from odradek.memory.storage import MemoryStorageSettings, open_memory_store
+from odradek.record import BatchBuilder, CompressionType, iter_records, parse_header
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -342,3 +343,88 @@ async def test_survey_reads_first_timestamps_where_a_longest_lag_is_set(
         assert await cleaned(log, NOW + 5101) is not None
         assert await survey(log, NOW + 5101, known) is None
         assert known == {}
+
+
+async def test_readers_and_producers_go_on_beside_compaction(with_log: OpenLog) -> None:
+    """Every scan that is made meanwhile finds the newest record of each key."""
+    newest: dict[bytes, int] = {}
+    scans = 0
+    done = False
+
+    def produce(log: PartitionLog, number: int) -> None:
+        keys = [f"k{(number * 3 + i) % 25}" for i in range(4)]
+        base = add(log, keyed(*((key, f"{number}") for key in keys))).base_offset
+        for i, key in enumerate(keys):
+            newest[key.encode()] = base + i
+
+    async def scan(log: PartitionLog) -> None:
+        nonlocal scans
+        while not done:
+            expected = dict(newest)
+            offset, end = log.log_start_offset, log.high_watermark
+            seen: dict[bytes, int] = {}
+            while offset < end:
+                data = await read(log, offset, 500)
+                for record in iter_records(data):
+                    assert record.key is not None
+                    seen[record.key] = record.offset
+                await trio.lowlevel.checkpoint()
+                following = parse_header(data).next_offset
+                assert following > offset
+                offset = following
+            for key, at in expected.items():
+                if at < end:
+                    assert seen.get(key, -1) >= at, f"{key!r} is missing from a scan"
+            scans += 1
+            await trio.lowlevel.checkpoint()
+
+    async with with_log(
+        cleanup_policy="compact", segment_bytes="700", min_cleanable_dirty_ratio="0"
+    ) as log:
+        for number in range(60):
+            produce(log, number)
+        await committed(log)
+
+        async def writing(size: int) -> None:
+            produce(log, 100 + log.log_end_offset)
+            await committed(log)
+            await trio.lowlevel.checkpoint()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(scan, log)
+                passes = 0
+                while passes < 5 or scans < 5:
+                    due = await survey(log, NOW, {})
+                    if due is not None:
+                        tools = Tools(InlineWorker(), writing, SEED, MAP_BYTES)
+                        passes += (
+                            await compact(log, due, tools, now_ms=NOW, proven_ms=NOW) is not None
+                        )
+                    log.roll()
+                    await trio.lowlevel.checkpoint()
+                done = True
+        while await cleaned(log) is not None:
+            pass
+        found = {r.key: r.offset for r in await everything(log)}
+        assert found == newest
+
+
+async def test_log_that_the_store_has_no_room_to_rewrite_stays_as_it_is() -> None:
+    async with (
+        open_memory_store("", MemoryStorageSettings(max_bytes=30_000)) as store,
+        opened(store, 0, True, cleanup_policy="compact", segment_bytes="12000") as log,
+    ):
+        for number in range(25):
+            add(log, keyed((f"k{number}", "v" * 900), ("a", f"{number}")))
+        await committed(log)
+        log.roll()
+        before = log.segments
+        for _ in range(3):
+            with pytest.raises(Full):
+                await cleaned(log)
+            assert log.segments == before
+            assert log.failure is None
+        await log.trim(40)
+        assert await cleaned(log) is not None
+        assert [r.offset for r in await everything(log) if r.key == b"a"] == [49]
