@@ -12,6 +12,7 @@ from tests.log.logs import NOW, OpenLog, add, committed, everything, metas, open
 from odradek.contracts.storage import Corrupt, DataRef, Full, LogEdit, Offline
 from odradek.errors import KafkaError
 from odradek.log.cleaner import WINDOW, Compacted, Tools, compact, state_of, survey
+from odradek.log.lookup import first_at_or_after, newest
 from odradek.log.partition import PRODUCERS_BLOB, PartitionLog
 from odradek.log.retaining import retain
 from odradek.log.worker import InlineWorker, ThreadWorker
@@ -347,7 +348,7 @@ async def test_survey_reads_first_timestamps_where_a_longest_lag_is_set(
 
 async def test_readers_and_producers_go_on_beside_compaction(with_log: OpenLog) -> None:
     """Every scan that is made meanwhile finds the newest record of each key."""
-    newest: dict[bytes, int] = {}
+    last: dict[bytes, int] = {}
     scans = 0
     done = False
 
@@ -355,12 +356,12 @@ async def test_readers_and_producers_go_on_beside_compaction(with_log: OpenLog) 
         keys = [f"k{(number * 3 + i) % 25}" for i in range(4)]
         base = add(log, keyed(*((key, f"{number}") for key in keys))).base_offset
         for i, key in enumerate(keys):
-            newest[key.encode()] = base + i
+            last[key.encode()] = base + i
 
     async def scan(log: PartitionLog) -> None:
         nonlocal scans
         while not done:
-            expected = dict(newest)
+            expected = dict(last)
             offset, end = log.log_start_offset, log.high_watermark
             seen: dict[bytes, int] = {}
             while offset < end:
@@ -407,7 +408,7 @@ async def test_readers_and_producers_go_on_beside_compaction(with_log: OpenLog) 
         while await cleaned(log) is not None:
             pass
         found = {r.key: r.offset for r in await everything(log)}
-        assert found == newest
+        assert found == last
 
 
 async def test_log_that_the_store_has_no_room_to_rewrite_stays_as_it_is() -> None:
@@ -428,3 +429,22 @@ async def test_log_that_the_store_has_no_room_to_rewrite_stays_as_it_is() -> Non
         await log.trim(40)
         assert await cleaned(log) is not None
         assert [r.offset for r in await everything(log) if r.key == b"a"] == [49]
+
+
+async def test_look_ups_by_time_pass_over_batches_without_records(with_log: OpenLog) -> None:
+    def sent(key: str, sequence: int, timestamp: int) -> bytearray:
+        more = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+        return keyed((key, f"{sequence}"), timestamp=timestamp, **more)
+
+    async with with_log(cleanup_policy="compact") as log:
+        add(log, sent("x", 0, NOW + 5))
+        add(log, sent("a", 1, NOW + 1000))
+        add(log, keyed(("b", "1"), timestamp=NOW + 20))
+        add(log, keyed(("a", "2"), timestamp=NOW + 10))
+        await committed(log)
+        log.roll()
+        assert await cleaned(log) is not None
+        assert [m.record_count for m in await metas(log, 0)] == [1, 0, 1, 1]
+        assert await newest(log) == (2, NOW + 20, 0)
+        assert await first_at_or_after(log, NOW + 6) == (2, NOW + 20, 0)
+        assert await first_at_or_after(log, NOW + 21) is None
