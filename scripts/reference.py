@@ -108,8 +108,8 @@ broker's value, and under which DescribeConfigs lists it among the synonyms.
 A change is in force at once for batches that arrive after it. Segments that exist already are
 judged by it when the broker looks at them next: for removal every
 `retention.check_interval_ms`, for compaction every `cleaner.backoff_ms` (see
-[Configuration](configuration.md#retention)). [Retention](../retention.md) says in full what goes
-and when.
+[Configuration](configuration.md#retention)). [Retention](../retention.md) and
+[compaction](../compaction.md) are described in full.
 
 """
 
