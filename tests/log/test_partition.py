@@ -23,10 +23,19 @@ from tests.log.logs import (
 )
 from trio.testing import wait_all_tasks_blocked
 
-from odradek.contracts.storage import Claim, Corrupt, Fenced, Full, Offline, StorageError
+from odradek.contracts.storage import (
+    Claim,
+    Corrupt,
+    DataRef,
+    Fenced,
+    Full,
+    Hint,
+    Offline,
+    StorageError,
+)
 from odradek.errors import ErrorCode, KafkaError
 from odradek.log.partition import PartitionLog
-from odradek.record import iter_records, parse_header
+from odradek.record import iter_records, parse_header, scan
 
 
 def code(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
@@ -174,6 +183,34 @@ async def test_reader_at_the_end_goes_on_in_a_new_segment(with_log: OpenLog) -> 
             await committed(log)
             found = await metas(log, offset)
             assert [m.base_offset for m in found] == [offset]
+
+
+async def test_read_beside_a_commit_leads_nobody_past_what_was_committed(
+    with_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_log() as log:
+        add(log, batch())
+        add(log, batch())
+        await committed(log)
+        reader = log.reader()
+        original = reader.read
+
+        async def beside_a_commit(
+            segment_id: int, position: int, max_bytes: int, hint: Hint
+        ) -> DataRef:
+            if hint is Hint.RANDOM and log.log_end_offset == 2:
+                add(log, batch())
+                await committed(log)
+            return await original(segment_id, position, max_bytes, hint)
+
+        monkeypatch.setattr(reader, "read", beside_a_commit)
+        result = await log.read(0, 2**20)
+        assert result.data is not None
+        with result.data as data:
+            first = scan(memoryview(b"".join(data.views()))).metas
+        assert [m.base_offset for m in first] == [0, 1]
+        assert result.high_watermark == 2
+        assert [m.base_offset for m in await metas(log, 2)] == [2]
 
 
 async def test_more_readers_than_cursors_all_make_progress(with_log: OpenLog) -> None:

@@ -403,7 +403,10 @@ class PartitionLog:
     async def _read_range(
         self, offset: int, max_bytes: int, at_least_one: bool, nothing: ReadResult
     ) -> ReadResult:
-        watermark = nothing.high_watermark
+        # Taken together, before anything is waited for: a cursor that paired this watermark with a
+        # later one's position would lead the next reader past what was committed in between.
+        watermark = self.high_watermark
+        watermark_segment, watermark_position = self._watermark_segment, self._watermark_position
         cursor = self._cursors.pop(offset, None)
         segment = self._segment(offset if cursor is None else None, cursor)
         if cursor is not None and cursor[1] >= segment.size and segment.sealed:
@@ -413,8 +416,8 @@ class PartitionLog:
         position = cursor[1] if cursor else await position_of(self._writer, segment, index, offset)
         end = segment.size
         end_offset = segment.end_offset
-        if segment.id == self._watermark_segment:
-            end = self._watermark_position
+        if segment.id == watermark_segment:
+            end = watermark_position
             end_offset = watermark
         if end - position > max_bytes:
             max_bytes = max(max_bytes, 0)
