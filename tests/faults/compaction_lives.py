@@ -39,7 +39,8 @@ from odradek.contracts.background import open_tasks
 from odradek.contracts.storage import Claim
 from odradek.log.cleaner import Tools, compact, survey
 from odradek.log.index_cache import IndexCache
-from odradek.log.partition import PartitionLog, open_log
+from odradek.log.opening import open_log
+from odradek.log.partition import PartitionLog
 from odradek.log.worker import ThreadWorker
 from odradek.record import parse_header
 from odradek.types import PartitionKey

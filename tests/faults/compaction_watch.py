@@ -21,7 +21,7 @@ from odradek.contracts.background import open_tasks
 from odradek.contracts.storage import Claim
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.index_cache import IndexCache
-from odradek.log.partition import open_log
+from odradek.log.opening import open_log
 from odradek.record import Record, iter_records, scan
 from odradek_storage_file import open_file_store
 

@@ -13,7 +13,8 @@ from odradek.config import TopicSettings
 from odradek.contracts.background import open_tasks
 from odradek.contracts.storage import Claim, SegmentStore
 from odradek.log.index_cache import IndexCache
-from odradek.log.partition import Append, PartitionLog, open_log
+from odradek.log.opening import open_log
+from odradek.log.partition import Append, PartitionLog
 from odradek.record import BatchBuilder, BatchMeta, Record, parse_header, scan
 from odradek.record import iter_records as records_of
 from odradek.types import PartitionKey

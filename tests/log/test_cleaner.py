@@ -13,7 +13,8 @@ from odradek.contracts.storage import Corrupt, DataRef, Full, LogEdit, Offline
 from odradek.errors import KafkaError
 from odradek.log.cleaner import WINDOW, Compacted, Tools, compact, state_of, survey
 from odradek.log.lookup import first_at_or_after, newest
-from odradek.log.partition import PRODUCERS_BLOB, PartitionLog
+from odradek.log.partition import PartitionLog
+from odradek.log.producer_snapshots import PRODUCERS_BLOB
 from odradek.log.retaining import retain
 from odradek.log.worker import InlineWorker, ThreadWorker
 from odradek.memory.storage import MemoryStorageSettings, open_memory_store

@@ -576,17 +576,17 @@ async def test_retry_is_known_after_a_snapshot_and_a_replay(
             add(log, sent(sequence))
             await committed(log)
         await wait_all_tasks_blocked()
-        assert log._snapshot_offset > 0
+        assert log._snapshots.offset > 0
         log.failure = Offline("the test keeps the end from being saved")
     async with with_log(epoch=1) as log:
-        assert 0 < log._snapshot_offset < 40
+        assert 0 < log._snapshots.offset < 40
         assert add(log, sent(39)) == (39, 40, -1, True)
         assert add(log, sent(36)) == (36, 37, -1, True)
 
 
 async def test_damaged_snapshot_is_replaced_by_the_log(open_store: OpenStore) -> None:
     from odradek.contracts.storage import LogEdit
-    from odradek.log.partition import PRODUCERS_BLOB
+    from odradek.log.producer_snapshots import PRODUCERS_BLOB
 
     async with open_store() as store:
         async with opened(store) as log:
@@ -602,7 +602,7 @@ async def test_damaged_snapshot_is_replaced_by_the_log(open_store: OpenStore) ->
 async def test_snapshot_of_a_lost_end_is_never_used_again(open_store: OpenStore) -> None:
     """With durability below `ack`, the end of the log may be lost while its snapshot is not."""
     from odradek.contracts.storage import LogEdit
-    from odradek.log.partition import PRODUCERS_BLOB
+    from odradek.log.producer_snapshots import PRODUCERS_BLOB
     from odradek.log.producers import Producers
 
     ahead = Producers()
@@ -742,7 +742,7 @@ async def test_producers_state_that_finds_no_room_does_no_harm(
 
             with monkeypatch.context() as patch:
                 patch.setattr(type(log.reader()), "commit", full)
-                await log._save_producers()
+                await log.save_producers()
                 assert log.failure is None
                 add(log, sent(1))
                 await log.aclose()
@@ -820,7 +820,7 @@ async def test_logs_of_other_partitions_are_apart(open_store: OpenStore) -> None
     from odradek.config import TopicSettings
     from odradek.contracts.background import open_tasks
     from odradek.log.index_cache import IndexCache
-    from odradek.log.partition import open_log
+    from odradek.log.opening import open_log
     from odradek.types import PartitionKey
 
     async with open_store() as store, open_tasks() as tasks:

@@ -33,7 +33,8 @@ from odradek.contracts.storage import (
 )
 from odradek.errors import CorruptBatch, ErrorCode, KafkaError, OdradekError
 from odradek.log.index_cache import IndexCache
-from odradek.log.partition import PartitionLog, Spawn, open_log
+from odradek.log.opening import open_log
+from odradek.log.partition import PartitionLog, Spawn
 from odradek.record import Rules
 from odradek.types import PartitionKey
 
