@@ -11,7 +11,8 @@ from tests.log.logs import NOW, OpenLog, add, committed, everything, metas, open
 
 from odradek.contracts.storage import Corrupt, DataRef, Full, LogEdit, Offline
 from odradek.errors import KafkaError
-from odradek.log.cleaner import WINDOW, Compacted, Tools, compact, state_of, survey
+from odradek.log.cleaner import Compacted, Tools, compact, state_of, survey
+from odradek.log.cleaning_windows import WINDOW
 from odradek.log.lookup import first_at_or_after, newest
 from odradek.log.partition import PartitionLog
 from odradek.log.producer_snapshots import PRODUCERS_BLOB

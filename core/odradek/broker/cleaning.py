@@ -19,7 +19,8 @@ from odradek.contracts.storage import (
     Unavailable,
 )
 from odradek.errors import CorruptBatch
-from odradek.log.cleaner import WINDOW, Tools, compact, survey
+from odradek.log.cleaner import Tools, compact, survey
+from odradek.log.cleaning_windows import WINDOW
 from odradek.log.compaction import Plan
 from odradek.log.pace import Pace
 from odradek.log.worker import Worker

@@ -3,8 +3,7 @@
     pass 1   dirty segments ---- windows --> note_window --> OffsetMap
     pass 2   every segment  ---- windows --> clean_window --> PartitionWriter.build --> log.edit
 
-A window is a MiB of a segment, or one batch that is larger. It is read and worked on in a worker;
-the event loop only hands windows over. Memory: the map, and a few windows.
+Memory: the map, and a few windows (`odradek.log.cleaning_windows`).
 
 Each group of segments is swapped on its own, oldest first, so a crash or a cancellation between
 two groups leaves a log that is compacted in part, and right: records are removed only where a
@@ -13,60 +12,23 @@ newer one of their key is in the log, and a tombstone only after the records bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from attrs import evolve, frozen
 
-from odradek.contracts.storage import (
-    MAX_RELATIVE_OFFSET,
-    Chunk,
-    Corrupt,
-    DataRef,
-    Hint,
-    LogEdit,
-    LogSnapshot,
-    OutOfRange,
-    SegmentInfo,
-)
+from odradek.contracts.storage import Corrupt, Hint, LogEdit, LogSnapshot, OutOfRange, SegmentInfo
 from odradek.errors import CorruptBatch
+from odradek.log.cleaning_windows import WINDOW, Cleaning, Gate, Source, Windows, joined, note
 from odradek.log.compaction import CLEANER_BLOB, CleanerState, Plan, dirty_segments, groups, plan
-from odradek.log.lookup import EXPANSION, position_of
+from odradek.log.lookup import position_of
 from odradek.log.partition import PartitionLog
 from odradek.log.worker import Worker
-from odradek.record import (
-    HEADER_SIZE,
-    BatchMeta,
-    CorruptWindow,
-    OffsetMap,
-    clean_window,
-    note_window,
-    parse_header,
-    scan,
-)
-from odradek.types import Buffer
+from odradek.record import HEADER_SIZE, OffsetMap, parse_header
 
 __all__ = ["Compacted", "Tools", "compact", "state_of", "survey"]
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-WINDOW = 1024 * 1024
-"""Bytes read at a time. A few milliseconds of work: small enough to make way, large enough that
-handing it to the worker (0.1 ms) does not count."""
-
-MIN_LIMIT = 1024 * 1024
 MAX_TIMESTAMP = 2**63 - 1
-MAX_POSITION = 2**31 - 1
-"""How large a segment may be: positions in Kafka's indexes are 32-bit."""
-
-
-class Gate(Protocol):
-    """Keeps the pace."""
-
-    async def __call__(self, size: int) -> None:
-        """Return when work may go on, after `size` bytes were read, or before they are written."""
 
 
 @frozen
@@ -124,7 +86,7 @@ async def survey(log: PartitionLog, now_ms: int, known: dict[int, int]) -> Plan 
         del known[gone]
     for segment_id in wanted - known.keys():
         with await reader.read(segment_id, 0, HEADER_SIZE, Hint.RANDOM) as data:
-            known[segment_id] = parse_header(_joined(data)).max_timestamp
+            known[segment_id] = parse_header(joined(data)).max_timestamp
     return plan(snapshot, log.high_watermark, settings, state, now_ms, known)
 
 
@@ -151,18 +113,6 @@ async def compact(
         return None  # a segment was removed, or the log closed, between two windows
 
 
-class _Window(NamedTuple):
-    """What stays of a window. `needed`: how large it must be when not even one batch fitted."""
-
-    position: int
-    needed: int
-    metas: list[BatchMeta]
-    buffers: list[Buffer]
-    changed: bool
-    horizon: int | None
-    opaque: bool
-
-
 class _Compaction:
     def __init__(
         self, log: PartitionLog, due: Plan, tools: Tools, now_ms: int, proven_ms: int
@@ -180,20 +130,17 @@ class _Compaction:
         )
         self.segment_bytes = settings.segment_bytes
         self.linger_ms = settings.file_delete_delay_ms
-        self.limit = EXPANSION * max(settings.max_message_bytes, MIN_LIMIT)
-        self.expire = True
-        self.horizon: int | None = None
-        self.read = 0
-        self.kept: frozenset[int] = frozenset()
+        self.windows = Windows(log, tools.worker, tools.gate)
 
     async def run(self) -> Compacted | None:
         due = self.plan
         # The last batch stays too, if only empty: a consumer at an offset behind the last batch of
         # the log, but before the high watermark, would ask again and again and get nothing.
-        self.kept = self.log.producers.last_offsets() | {due.segments[-1].end_offset - 1}
+        kept = self.log.producers.last_offsets() | {due.segments[-1].end_offset - 1}
         offsets, end = await self._note()
         if end <= due.dirty_from < due.dirty_to:
             return None
+        cleaning = Cleaning(offsets, end, self.now_ms, self.delete_retention_ms, kept)
         before = after = rewritten = 0
         for group in groups(due.segments, end, self.segment_bytes):
             present = {segment.id for segment in self.log.segments}
@@ -201,53 +148,19 @@ class _Compaction:
             if not left:
                 continue  # retention was faster
             with self.log.holding(segment.id for segment in left):
-                old, new, count = await self._clean_group(left, offsets, end)
+                old, new, count = await self._clean_group(left, cleaning)
             before += old
             after += new
             rewritten += count
-        state = CleanerState(end, self.horizon, self.at_ms, self._touched(end))
+        state = CleanerState(end, cleaning.horizon, self.at_ms, self._touched(end))
         await self.log.edit(lambda _: LogEdit(blobs={CLEANER_BLOB: state.dump()}))
-        return Compacted(self.read, before, after, rewritten, end, end == due.dirty_to)
-
-    # -- windows -----------------------------------------------------------------------------
-
-    async def _work(
-        self,
-        segment: SegmentInfo,
-        position: int,
-        data: DataRef,
-        function: Callable[[DataRef, *Ts], T],
-        *args: *Ts,
-    ) -> T:
-        """Have a function called on bytes of a segment, in the worker, and keep the pace."""
-        try:
-            result = await self.tools.worker.run(function, data, *args)
-        except CorruptWindow as error:
-            raise CorruptBatch(
-                f"segment {segment.id} of {self.log.key} (offsets {segment.base_offset} to "
-                f"{segment.end_offset - 1}) is damaged at byte {position + error.position}: "
-                f"{error.detail}"
-            ) from None
-        self.read += len(data)
-        await self.tools.gate(len(data))
-        return result
-
-    def _larger(self, segment: SegmentInfo, position: int, size: int, needed: int) -> int:
-        """Return the size of the window that has one whole batch. Raises CorruptBatch."""
-        left = segment.size - position
-        if size < needed <= left and needed <= self.limit:
-            return needed
-        raise CorruptBatch(
-            f"segment {segment.id} of {self.log.key} (offsets {segment.base_offset} to "
-            f"{segment.end_offset - 1}) is damaged at byte {position}: a batch of {needed} bytes "
-            f"where {left} are left, and none was to be larger than {self.limit}"
-        )
+        return Compacted(self.windows.read, before, after, rewritten, end, end == due.dirty_to)
 
     # -- pass 1 ------------------------------------------------------------------------------
 
     async def _note(self) -> tuple[OffsetMap, int]:
         """Note the keys of the dirty part; return the map, and the offset up to which it goes."""
-        due = self.plan
+        due, windows = self.plan, self.windows
         offsets = OffsetMap(
             self.tools.map_bytes,
             due.dirty_from,
@@ -264,27 +177,27 @@ class _Compaction:
             size = WINDOW
             while position < segment.size:
                 with await self.reader.read(segment.id, position, size, Hint.ONCE) as data:
-                    used, following, full, needed = await self._work(
-                        segment, position, data, _note, offsets, due.dirty_to, self.limit
+                    used, following, full, needed = await windows.work(
+                        segment, position, data, note, offsets, due.dirty_to, windows.limit
                     )
                 position += used
                 if full:
                     return offsets, following
-                size = WINDOW if used else self._larger(segment, position, size, needed)
+                size = WINDOW if used else windows.larger(segment, position, size, needed)
         return offsets, due.dirty_to
 
     # -- pass 2 ------------------------------------------------------------------------------
 
     async def _clean_group(
-        self, group: tuple[SegmentInfo, ...], offsets: OffsetMap, end: int
+        self, group: tuple[SegmentInfo, ...], cleaning: Cleaning
     ) -> tuple[int, int, int]:
         """Rewrite a group of segments into one, if that changes anything.
 
         Returns its bytes before and after, and how many segments were replaced.
         """
         before = sum(segment.size for segment in group)
-        expire = self.expire
-        with closing(_Source(self, group, offsets, end)) as source:
+        expire = cleaning.expire
+        with closing(Source(self.windows, group, cleaning)) as source:
             source.held = await source.read()
             while source.held is not None and not source.held.changed:
                 source.held = await source.read()
@@ -299,12 +212,12 @@ class _Compaction:
             left_alone = group[0].size  # large enough, and nothing in it goes
             group = group[1:]
         else:
-            self.expire = expire
-        with closing(_Source(self, group, offsets, end)) as source:
+            cleaning.expire = expire
+        with closing(Source(self.windows, group, cleaning)) as source:
             built = await self._replace(group, source)
         return before, left_alone + built, len(group)
 
-    async def _replace(self, group: Sequence[SegmentInfo], source: _Source) -> int:
+    async def _replace(self, group: Sequence[SegmentInfo], source: Source) -> int:
         """Build what replaces a group and swap it; return its size."""
         built = await source.build()
         await self.log.edit(lambda snapshot: self._swap(snapshot, group, built), holder=True)
@@ -333,174 +246,3 @@ class _Compaction:
 
     def _touched(self, end: int) -> int:
         return max(min(self.state.touched_to, self.log.log_end_offset), end)
-
-
-class _Source:
-    """The batches of a group of segments, as they stay.
-
-    `held`: a window that was read and is not given away yet. `windows`: how many were read.
-    `number`: the segment that the last one was of.
-    """
-
-    def __init__(
-        self, run: _Compaction, group: Sequence[SegmentInfo], offsets: OffsetMap, end: int
-    ) -> None:
-        self.run = run
-        self._group = group
-        self._offsets = offsets
-        self._end = end
-        self._position = 0
-        self._size = WINDOW
-        self._data: DataRef | None = None
-        self.held: _Window | None = None
-        self.windows = 0
-        self.number = 0
-
-    def close(self) -> None:
-        """Let go of the bytes of the last window."""
-        if self._data is not None:
-            self._data.close()
-            self._data = None
-
-    async def read(self) -> _Window | None:
-        """Return what stays of the next window, None at the end. The one before must be written."""
-        run = self.run
-        while True:
-            segment = self._group[self.number]
-            if self._position >= segment.size:
-                if self.number + 1 == len(self._group):
-                    return None
-                self.number += 1
-                self._position = 0
-                continue
-            self.close()
-            data = await run.reader.read(segment.id, self._position, self._size, Hint.ONCE)
-            self._data = data
-            window = await run._work(
-                segment, self._position, data, _clean, self._offsets, self._end,
-                segment.end_offset > self._end, run.now_ms, run.delete_retention_ms, run.kept,
-                run.limit, run.expire,
-            )  # fmt: skip
-            if not window.position:
-                self._size = run._larger(segment, self._position, self._size, window.needed)
-                continue
-            self._size = WINDOW
-            self._position += window.position
-            self.windows += 1
-            # One that has passed already belongs to tombstones that may never go (see `expire`).
-            if run.expire and window.horizon is not None and window.horizon >= run.now_ms:
-                run.horizon = min(run.horizon or window.horizon, window.horizon)
-            if window.opaque:
-                run.expire = False
-            return window
-
-    async def more(self) -> bool:
-        """Whether a window with batches is held; reads on until there is one."""
-        while self.held is None or not self.held.metas:
-            self.held = await self.read()
-            if self.held is None:
-                return False
-        return True
-
-    async def build(self) -> list[SegmentInfo]:
-        """Build as many segments as it takes: one, but for the largest."""
-        built = []
-        while await self.more():
-            built.append(await self.run.reader.build(_Chunks(self)))
-        return built
-
-
-class _Chunks:
-    """The chunks of one segment. (No async generator: one that is left half-way has to be closed
-    by hand.)"""
-
-    def __init__(self, source: _Source) -> None:
-        self._source = source
-        self._base = -1
-        self._size = 0
-
-    def __aiter__(self) -> _Chunks:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        if not await self._source.more():
-            raise StopAsyncIteration
-        window = self._source.held
-        assert window is not None
-        if self._base < 0:
-            self._base = window.metas[0].base_offset
-        size = sum(meta.size for meta in window.metas)
-        self._size += size
-        if self._size > MAX_POSITION or (
-            window.metas[-1].last_offset - self._base > MAX_RELATIVE_OFFSET
-        ):
-            raise StopAsyncIteration
-        await self._source.run.tools.gate(size)
-        self._source.held = None
-        return Chunk(window.metas, window.buffers)
-
-
-# -- in the worker ---------------------------------------------------------------------------
-
-
-def _joined(data: DataRef) -> memoryview:
-    views = data.views()
-    return views[0] if len(views) == 1 else memoryview(b"".join(views))
-
-
-def _needed(view: memoryview, position: int) -> int:
-    """The size of the batch at the beginning of a window in which no batch is whole."""
-    if position or len(view) < HEADER_SIZE:
-        return HEADER_SIZE
-    return parse_header(view).size
-
-
-def _note(data: DataRef, offsets: OffsetMap, end: int, limit: int) -> tuple[int, int, bool, int]:
-    """Note a window's keys: bytes used, offset that follows, full, bytes needed."""
-    view = _joined(data)
-    noted = note_window(view, offsets, end, limit=limit)
-    return noted.position, noted.next_offset, noted.full, _needed(view, noted.position)
-
-
-def _clean(
-    data: DataRef,
-    offsets: OffsetMap,
-    end: int,
-    beyond: bool,
-    now_ms: int,
-    delete_retention_ms: int,
-    kept: frozenset[int],
-    limit: int,
-    expire: bool,
-) -> _Window:
-    """Clean a window. `beyond`: the segment goes beyond `end`, and is copied from there on."""
-    view = _joined(data)
-    cleaned = clean_window(
-        view,
-        offsets,
-        end_offset=end,
-        now_ms=now_ms,
-        delete_retention_ms=delete_retention_ms,
-        last_of_producers=kept,
-        limit=limit,
-        expire=expire,
-    )
-    position, metas, buffers = cleaned.position, cleaned.metas, cleaned.buffers
-    if beyond:
-        rest = scan(view, position=position)
-        if rest.problem is not None and rest.problem.kind == "corrupt":
-            raise CorruptWindow(rest.problem.text, rest.problem.position)
-        # Where the window ends inside of a batch below `end`, there is nothing to copy yet.
-        if rest.metas:
-            metas = [*metas, *rest.metas]
-            buffers = [*buffers, view[position : rest.end]]
-            position = rest.end
-    return _Window(
-        position,
-        _needed(view, position),
-        metas,
-        buffers,
-        cleaned.changed,
-        cleaned.horizon,
-        cleaned.opaque > 0,
-    )
