@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cli.storages import Run, batch, lines, segments, stored, usual
-from tests.log.logs import NOW, add, committed
+from tests.cli.storages import Fill, Run, batch, flip, lines, segments, stored, usual
+from tests.log.logs import KEY, NOW, add, committed, opened
 
-from odradek.contracts.storage import LogEdit, PartitionReader
+from odradek.contracts.storage import Chunk, Hint, LogEdit, PartitionReader
 from odradek.group.records import (
     CommittedOffset,
     GroupMetadataValue,
@@ -20,6 +23,7 @@ from odradek.group.records import (
 )
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.partition import PartitionLog
+from odradek.plugins import load
 from odradek.record import BatchBuilder, assemble, parse_header
 from odradek.record.batch import DELETE_HORIZON
 
@@ -156,7 +160,8 @@ def test_dump_decodes_group_records(run_here: Run, tmp_path: Path) -> None:
     done = run_here("log", "dump", "--storage", url, "--groups", "--format", "json")
     assert done.returncode == 0
     first, deleted = lines(done, "group_offset")
-    assert (first["group"], first["topic"], first["partition"]) == ("g", "t\x1b", 4)
+    assert (first["group"], first["topic"], first["topic_partition"]) == ("g", "t\x1b", 4)
+    assert {each["partition"] for each in lines(done, "group_offset")} == {str(KEY)}
     assert (first["offset"], first["leader_epoch"], first["metadata"]) == (9, 1, "meta")
     assert deleted["deleted"] is True
     alive, gone = lines(done, "group")
@@ -170,3 +175,158 @@ def test_dump_decodes_group_records(run_here: Run, tmp_path: Path) -> None:
     assert "group g  t\\x1b-4: offset 9 (epoch 1)" in text
     assert "generation 3, consumer/range, leader m-1, 1 member: m-1 at /here" in text
     assert "group gone: deleted" in text
+
+
+def test_dump_tells_every_value_of_a_record_from_every_other(run_here: Run, tmp_path: Path) -> None:
+    headers = [("h", b"\xff"), ("\x1b", None), ("h", b"\\xff")]
+    pairs = [
+        (b"\xff", b"null"),
+        (b"\\xff", None),
+        (None, b""),
+        (b"a  value null", b"'\""),
+        (b"", b"\n"),
+    ]
+    rows: list[tuple[bytes | None, bytes | None]] = list(pairs)
+
+    async def fill(log: PartitionLog) -> None:
+        builder = BatchBuilder(1 << 20)
+        for key, value in rows:
+            builder.append(NOW, key, value, headers)
+        add(log, builder.build())
+        await committed(log)
+
+    url = stored(tmp_path / "logs", fill)
+    done = run_here("log", "dump", "--storage", url, "--records", "--format", "json")
+
+    def data(document: dict[str, Any], name: str) -> bytes | None:
+        if f"{name}_base64" in document:
+            return b64decode(document[f"{name}_base64"])
+        text = document[name]
+        return None if text is None else str(text).encode()
+
+    found = lines(done, "record")
+    assert [(data(each, "key"), data(each, "value")) for each in found] == rows
+    for each in found:
+        assert [(one["name"], data(one, "value")) for one in each["headers"]] == headers
+    text = run_here("log", "dump", "--storage", url, "--records").stdout.decode().splitlines()
+    shown = [
+        line.partition("  key ")[2].partition("  headers ") for line in text if "  key " in line
+    ]
+    assert [each[0] for each in shown] == [
+        "'\\xff'  value 'null'",
+        "'\\\\xff'  value null",
+        "null  value ''",
+        "'a  value null'  value '\\'\"'",
+        "''  value '\\n'",
+    ]
+    assert {each[2] for each in shown} == {"'h' = '\\xff', '\\x1b' = null, 'h' = '\\\\xff'"}
+
+
+async def changed(url: str, change: Fill) -> None:
+    """What a broker does to a log while it is dumped."""
+    factory = load().storage("file")
+    async with factory.open(url, factory.settings()) as store, opened(store) as log:
+        await change(log)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, url: str, *changes: Fill) -> None:
+    """Have the log changed when the dump reads its second segment, then its third, and so on."""
+    from odradek.cli import storage
+
+    original = storage._read
+    met: set[int] = set()
+    left = list(changes)
+
+    async def read(reader: PartitionReader, segment: int, position: int, size: int) -> bytes:
+        if met and segment not in met and left:
+            await changed(url, left.pop(0))
+        met.add(segment)
+        return await original(reader, segment, position, size)
+
+    monkeypatch.setattr(storage, "_read", read)
+
+
+def test_dump_beside_a_broker_takes_removal_for_no_damage(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(log: PartitionLog) -> None:
+        await log.trim(16)
+
+    async def second(log: PartitionLog) -> None:
+        add(log, batch(12))
+        log.roll()
+        add(log, batch(13))
+        await committed(log)
+        await log.trim(26)
+
+    meanwhile(monkeypatch, url, first, second)
+    done = run_here("log", "dump", "--storage", url, "--format", "json")
+    assert lines(done, "damage") == lines(done, "failure") == []
+    assert done.returncode == 0
+    assert [each["base_offset"] for each in lines(done, "batch")] == [0, 2, 4, 6, 26]
+
+
+def test_dump_goes_on_in_what_took_the_place_of_a_segment(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change(log: PartitionLog) -> None:
+        writer = log._writer
+        old = writer.snapshot.segments[1]
+        size = old.size // 4
+
+        async def chunks() -> AsyncIterator[Chunk]:
+            with await writer.read(old.id, 2 * size, size, Hint.ONCE) as data:
+                kept = b"".join(data.views())
+            yield Chunk([parse_header(kept)], [kept])
+
+        made = await writer.build(chunks())
+        await writer.commit(LogEdit(remove=(old.id,), add=(made,)))
+
+    meanwhile(monkeypatch, url, change)
+    done = run_here("log", "dump", "--storage", url, "--format", "json")
+    assert lines(done, "damage") == lines(done, "failure") == []
+    assert done.returncode == 0
+    batches = [each["base_offset"] for each in lines(done, "batch")]
+    assert batches == [0, 2, 4, 6, 12, 16, 18, 20, 22]
+
+
+def test_dump_says_that_a_log_was_deleted_meanwhile(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odradek.cli import storage
+
+    original = storage._read
+    dropped = False
+
+    async def read(reader: PartitionReader, segment: int, position: int, size: int) -> bytes:
+        nonlocal dropped
+        if reader.snapshot.segments[1].id == segment and not dropped:
+            dropped = True
+            factory = load().storage("file")
+            async with factory.open(url, factory.settings()) as store:
+                await store.drop(KEY)
+        return await original(reader, segment, position, size)
+
+    monkeypatch.setattr(storage, "_read", read)
+    done = run_here("log", "dump", "--storage", url, "--format", "json")
+    assert done.returncode == 0
+    (note,) = lines(done, "note")
+    assert note["text"] == "it was deleted while it was read"
+    assert b"deleted while it was read" not in run_here("log", "dump", "--storage", url).stdout
+
+
+def test_damage_is_told_beside_a_broker_that_changes_the_log(
+    run_here: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(segments(url)[1], 100)
+
+    async def change(log: PartitionLog) -> None:
+        await log.trim(4)
+
+    meanwhile(monkeypatch, url, change)
+    done = run_here("log", "dump", "--storage", url, "--format", "json")
+    (damage,) = lines(done, "damage")
+    assert (damage["segment"], damage["position"]) == (8, 0)
+    assert done.returncode == 1
+    batches = [each["base_offset"] for each in lines(done, "batch")]
+    assert batches == [0, 2, 4, 6, 10, 12, 14, 16, 18, 20, 22]

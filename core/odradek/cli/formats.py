@@ -13,7 +13,7 @@ from odradek.cli.text import escape_bytes
 if TYPE_CHECKING:
     from odradek.client import ConsumerRecord
 
-__all__ = ["FORMATS", "compile_format"]
+__all__ = ["FORMATS", "compile_format", "text_or_base64"]
 
 Writer = Callable[["ConsumerRecord"], bytes]
 
@@ -101,17 +101,18 @@ def _json(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_text_or_base64("key", record.key),
-        **_text_or_base64("value", record.value),
+        **text_or_base64("key", record.key),
+        **text_or_base64("value", record.value),
         "headers": [
-            {"name": name, **_text_or_base64("value", value)} for name, value in record.headers
+            {"name": name, **text_or_base64("value", value)} for name, value in record.headers
         ],
     }
     # ASCII: whatever terminal or pipe it goes to, no byte of a record acts on it.
     return json.dumps(document).encode() + b"\n"
 
 
-def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return bytes for JSON: as text under `name`, or under `name_base64` if they are no UTF-8."""
     if data is None:
         return {name: None}
     try:

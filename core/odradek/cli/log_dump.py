@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from odradek.cli.exits import CommandFailed, ExitCode
 from odradek.cli.log_options import partitions_argument, storage_option, storage_url
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from odradek.cli.storage import Found
     from odradek.contracts.storage import PartitionReader, SegmentInfo
     from odradek.record import BatchMeta, Record
+    from odradek.types import PartitionKey
 
 __all__ = ["dump"]
+
+BAD = ("damage", "failure")
+DELETED = {"kind": "note", "text": "it was deleted while it was read"}
 
 
 @frozen
@@ -37,9 +41,13 @@ class Choice:
         """Whether anything of a segment is asked for."""
         return (
             self.segment in (None, segment.base_offset)
-            and segment.end_offset >= self.start
+            and (segment.end_offset > self.start or self._at_the_end(segment))
             and (self.end is None or segment.base_offset < self.end)
         )
+
+    def _at_the_end(self, segment: SegmentInfo) -> bool:
+        """Whether it is an empty active segment at the first offset."""
+        return not segment.sealed and segment.end_offset == self.start
 
 
 @click.command()
@@ -93,53 +101,127 @@ def dump(
     async def body() -> int:
         from odradek.cli.storage import open_store
         from odradek.cli.storage import partitions as each_partition
-        from odradek.contracts.storage import StorageError
+        from odradek.contracts.storage import OutOfRange, StorageError
 
-        damaged = False
-        shown = False
+        kinds = set()
+        url = storage_url(storage)
         async with (
-            open_store(storage_url(storage)) as store,
+            open_store(url) as store,
             aclosing(each_partition(store, partitions)) as logs,
         ):
             async for key, reader in logs:
-                if isinstance(reader, StorageError):
-                    print_document(str(key), {"kind": "failure", "text": str(reader)}, form)
-                    damaged = True
-                    continue
-                async with aclosing(_documents(reader, choice)) as documents:
-                    async for document in documents:
-                        shown = True
-                        damaged |= document["kind"] in ("damage", "failure")
-                        print_document(str(key), document, form)
-        if segment is not None and not shown and not damaged:
+
+                def show(document: dict[str, Any], name: str = str(key)) -> None:
+                    kinds.add(document["kind"])
+                    print_document(name, document, form)
+
+                if isinstance(reader, OutOfRange):
+                    show(DELETED)
+                elif isinstance(reader, StorageError):
+                    show({"kind": "failure", "text": str(reader)})
+                else:
+                    await _dump(url, key, reader, choice, show)
+        if segment is not None and not kinds:
             raise CommandFailed(
                 f"no partition has a segment with base offset {segment}",
                 hint="`odradek log dump --state` lists them",
             )
-        return ExitCode.FAILED if damaged else ExitCode.OK
+        return ExitCode.FAILED if kinds.intersection(BAD) else ExitCode.OK
 
     return run_async(body)
 
 
-async def _documents(reader: PartitionReader, choice: Choice) -> AsyncGenerator[dict[str, Any]]:
+async def _dump(
+    url: str,
+    key: PartitionKey,
+    reader: PartitionReader,
+    choice: Choice,
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    """Show what is asked for of a partition.
+
+    What a broker removes or replaces while it is read looks like damage. So where something looks
+    bad, and the segment is no part of the log any more, it goes on in the log as that is by then.
+    """
     from odradek.cli.log_state import state_document
-    from odradek.contracts.storage import OutOfRange, StorageError
+    from odradek.cli.storage import ATTEMPTS
+    from odradek.contracts.storage import OutOfRange
 
     if choice.state:
-        yield state_document(reader.snapshot)
+        show(state_document(reader.snapshot))
+        if not choice.index:
+            return
+    attempts = ATTEMPTS
+    async with AsyncExitStack() as held:
+        while True:
+            changed = None
+            reached = choice.start
+            async with aclosing(_segments(reader, choice)) as documents:
+                async for segment, document in documents:
+                    if document["kind"] in BAD and attempts:
+                        try:
+                            changed = await _changed(held, url, key, segment)
+                        except OutOfRange:
+                            show(DELETED)
+                            return
+                        if changed is not None:
+                            break
+                    if document["kind"] == "batch":
+                        reached = document["last_offset"] + 1
+                    show(document)
+            if changed is None:
+                return
+            attempts = ATTEMPTS if reached > choice.start else attempts - 1
+            choice = evolve(choice, start=reached)
+            reader = changed
+
+
+async def _changed(
+    held: AsyncExitStack, url: str, key: PartitionKey, segment: SegmentInfo
+) -> PartitionReader | None:
+    """Return a reader of the log as it is now, if a segment is no part of it any more.
+
+    By a store of its own: the one in use goes on to show what it knew. `held` closes it, and here
+    what it held before. Raises OutOfRange when the log is gone, StorageError.
+    """
+    from odradek.cli.storage import open_store
+    from odradek.contracts.storage import OutOfRange, StorageError
+
+    try:
+        async with open_store(url) as store:
+            reader = await store.open_reader(key)
+            known = {each.id for each in reader.snapshot.segments}
+            await reader.aclose()
+    except OutOfRange:
+        raise
+    except StorageError:
+        return None
+    if segment.id in known:
+        return None
+    await held.aclose()  # before the next is opened: stores are nested in the same task
+    store = await held.enter_async_context(open_store(url))
+    reader = await store.open_reader(key)
+    held.push_async_callback(reader.aclose)
+    return reader
+
+
+async def _segments(
+    reader: PartitionReader, choice: Choice
+) -> AsyncGenerator[tuple[SegmentInfo, dict[str, Any]]]:
+    from odradek.contracts.storage import StorageError
+
     for segment in reader.snapshot.segments:
-        if not choice.wants(segment) or (choice.state and not choice.index):
+        if not choice.wants(segment):
             continue
-        yield {"kind": "segment", **_segment(segment)}
+        yield segment, {"kind": "segment", **_segment(segment)}
         try:
             kind = _rows if choice.index else _batches
             async with aclosing(kind(reader, segment, choice)) as documents:
                 async for document in documents:
-                    yield document
-        except OutOfRange:
-            continue  # a broker removed it meanwhile
+                    yield segment, document
         except StorageError as error:
-            yield {"kind": "failure", "segment": segment.base_offset, "text": str(error)}
+            text = str(error)
+            yield segment, {"kind": "failure", "segment": segment.base_offset, "text": text}
 
 
 def _segment(segment: SegmentInfo) -> dict[str, Any]:

@@ -38,7 +38,14 @@ def _decoded(record: Record) -> dict[str, Any]:
         reason = f"a group record of type {key.version}, which is not read here"
         return {"kind": "record", "reason": reason, **record._asdict()}
     if isinstance(key, OffsetKey):
-        head = {"kind": "group_offset", **head, **key._asdict(), "deleted": record.value is None}
+        head = {
+            "kind": "group_offset",
+            **head,
+            "group": key.group,
+            "topic": key.topic,
+            "topic_partition": key.partition,
+            "deleted": record.value is None,
+        }
         if record.value is None:
             return head
         value = decode_offset(record.value)

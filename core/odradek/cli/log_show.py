@@ -18,13 +18,34 @@ def print_document(partition: str, document: dict[str, Any], form: str) -> None:
     if form == "json":
         import json
 
-        click.echo(json.dumps({"partition": partition, **document}, default=_text))
+        if document["kind"] == "record":
+            document = _json_record(document)
+        click.echo(json.dumps({"partition": partition, **document}))
         return
     click.echo(_LINES[document["kind"]](partition, document))
 
 
+def _json_record(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its bytes as `odradek consume --format json` has them."""
+    from odradek.cli.formats import text_or_base64
+
+    rest = {name: each for name, each in document.items() if name not in ("key", "value")}
+    return {
+        **rest,
+        **text_or_base64("key", document["key"]),
+        **text_or_base64("value", document["value"]),
+        "headers": [
+            {"name": name, **text_or_base64("value", value)} for name, value in document["headers"]
+        ],
+    }
+
+
 def _failure(partition: str, document: dict[str, Any]) -> str:
     return f"{partition}  CANNOT BE READ: {shown(document['text'])}"
+
+
+def _note(partition: str, document: dict[str, Any]) -> str:
+    return f"{partition}  {shown(document['text'])}"
 
 
 def _segment(partition: str, document: dict[str, Any]) -> str:
@@ -69,11 +90,14 @@ def _batch(_: str, document: dict[str, Any]) -> str:
 
 
 def _record(_: str, document: dict[str, Any]) -> str:
-    headers = [(name, _text(value)) for name, value in document["headers"]]
+    headers = ", ".join(
+        f"{_bytes(name.encode('utf-8', 'backslashreplace'))} = {_bytes(value)}"
+        for name, value in document["headers"]
+    )
     return (
         f"    {document['offset']}  {_time(document['timestamp'])}  "
-        f"key {shown(_text(document['key']))}  value {shown(_text(document['value']))}"
-        f"{'  headers ' + shown(str(headers)) if headers else ''}"
+        f"key {_bytes(document['key'])}  value {_bytes(document['value'])}"
+        f"{'  headers ' + headers if headers else ''}"
         f"{'  (' + shown(document['reason']) + ')' if 'reason' in document else ''}"
     )
 
@@ -88,7 +112,7 @@ def _group_offset(_: str, document: dict[str, Any]) -> str:
     )
     return (
         f"    {document['record_offset']}  group {shown(document['group'])}  "
-        f"{shown(document['topic'])}-{document['partition']}: {what}"
+        f"{shown(document['topic'])}-{document['topic_partition']}: {what}"
     )
 
 
@@ -145,6 +169,7 @@ def _pairs(value: Any) -> str:
 
 _LINES: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "failure": _failure,
+    "note": _note,
     "segment": _segment,
     "row": _row,
     "damage": _damage,
@@ -156,8 +181,12 @@ _LINES: dict[str, Callable[[str, dict[str, Any]], str]] = {
 }
 
 
-def _text(data: bytes | None) -> str:
-    return "null" if data is None else escape_bytes(data)
+def _bytes(data: bytes | None) -> str:
+    """Return bytes between quotes; what is not UTF-8 and a backslash are told apart."""
+    if data is None:
+        return "null"
+    text = shown(escape_bytes(data.replace(b"\\", b"\\\\")))
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def _time(timestamp: int) -> str:
