@@ -109,6 +109,15 @@ async def test_other_kinds_of_offset(peer: Peer) -> None:
         assert code((await list_offset(peer, unknown)).error_code) == "UNSUPPORTED_VERSION"
 
 
+async def test_newest_record_is_found_when_a_newer_one_lies_below_the_start(peer: Peer) -> None:
+    await peer.create("events")
+    for shift in (100, 10, 30, 20):
+        await peer.produce("events", batch(timestamp=NOW + shift))
+    await trim(peer, 1)
+    found = await list_offset(peer, MAX_TIMESTAMP)
+    assert (found.offset, found.timestamp) == (2, NOW + 30)
+
+
 async def test_list_offsets_tells_what_is_not_there(peer: Peer) -> None:
     await peer.create("events")
     for topic, partition in (("nowhere", 0), ("events", 1), ("events", -1)):

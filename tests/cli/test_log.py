@@ -185,6 +185,13 @@ async def test_a_log_that_looks_bad_is_read_again_only_if_it_was_changed(
 # -- scrub -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rate", ["nan", "-1", "x"])
+def test_scrub_refuses_a_rate_that_is_none(run_here: Run, url: str, rate: str) -> None:
+    done = run_here("log", "scrub", "--storage", url, "--rate", rate)
+    assert done.returncode == 2
+    assert b"--rate" in done.stderr
+
+
 def test_scrub_finds_damage_and_says_how_to_repair_it(run_here: Run, url: str) -> None:
     assert run_here("log", "scrub", "--storage", url, "--rate", "0").returncode == 0
     path = segments(url)[2]

@@ -67,6 +67,8 @@ def test_default_survives_the_string_form(name: str) -> None:
         ("retention.ms", "-1", "retention_ms", -1),
         ("unclean.leader.election.enable", "FALSE", "unclean_leader_election_enable", False),
         ("min.cleanable.dirty.ratio", "1", "min_cleanable_dirty_ratio", 1.0),
+        ("min.cleanable.dirty.ratio", "+25e-2", "min_cleanable_dirty_ratio", 0.25),
+        ("min.cleanable.dirty.ratio", ".5", "min_cleanable_dirty_ratio", 0.5),
         ("compression.type", "zstd", "compression_type", "zstd"),
     ],
 )
@@ -89,6 +91,9 @@ def test_parse_reads_kafkas_strings(name: str, text: str, field: str, value: obj
         ({"min.insync.replicas": "0"}, "min.insync.replicas: 0 is less than 1"),
         ({"min.cleanable.dirty.ratio": "1.1"}, "1.1 is more than 1.0"),
         ({"min.cleanable.dirty.ratio": "nan"}, "it is not a number"),
+        ({"min.cleanable.dirty.ratio": "0_1"}, "'0_1' is not a number"),
+        ({"min.cleanable.dirty.ratio": "\u0661"}, "is not a number"),
+        ({"min.cleanable.dirty.ratio": ""}, "'' is not a number"),
         ({"compression.type": "brotli"}, "compression.type: 'brotli' is not one of producer"),
         ({"cleanup.policy": "compact,keep"}, "cleanup.policy: 'keep' is not one of"),
         ({"cleanup.policy": ""}, "cleanup.policy: it names no policy"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from odradek.cli.exits import CommandFailed, ExitCode
+from odradek.cli.numbers import NumberRange
 
 if TYPE_CHECKING:
     from odradek.client import Cluster
@@ -55,7 +56,7 @@ def bootstrap_options(command: F) -> F:
     """Give a command `--bootstrap` and `--timeout`."""
     command = click.option(
         "--timeout",
-        type=click.FloatRange(min=0.001),
+        type=NumberRange(min=0.001),
         default=10.0,
         show_default=True,
         metavar="SECONDS",

@@ -10,6 +10,7 @@ import click
 from odradek.cli.exits import ExitCode
 from odradek.cli.log_options import partitions_argument, storage_option, storage_url
 from odradek.cli.log_verify import Progress, progress, repair_hint
+from odradek.cli.numbers import NumberRange
 from odradek.cli.tables import Column, format_option, show
 from odradek.cli.text import count, size
 
@@ -26,7 +27,7 @@ MIB = 1024 * 1024
 @partitions_argument
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=16,
     show_default=True,
     metavar="MIB",

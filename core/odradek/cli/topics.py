@@ -22,7 +22,7 @@ from odradek.cli.times import StartType
 from odradek.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from odradek.client import Admin, Cluster, TopicInfo
+    from odradek.client import Admin, Cluster, ConfigEntry, TopicInfo
 
 __all__ = ["topics"]
 
@@ -85,7 +85,7 @@ def create(
     form: str,
 ) -> int:
     """Create topics."""
-    settings = dict(_pair(each) for each in configs)
+    settings = dict(_pairs(configs))
 
     async def body(cluster: Cluster) -> int:
         from odradek.client import NewTopic
@@ -165,6 +165,11 @@ async def _describe(
     documents = []
     for topic in known:
         settings = configs.get(ConfigResource("topic", topic.name), {})
+        shown = {
+            name: entry
+            for name, entry in ({} if isinstance(settings, KafkaError) else settings).items()
+            if all_settings or not entry.is_default
+        }
         partitions = []
         for each in topic.partitions:
             key = TopicPartition(topic.name, each.partition)
@@ -188,13 +193,8 @@ async def _describe(
                 "topic_id": str(topic.topic_id),
                 "internal": topic.internal,
                 "partitions": partitions,
-                "settings": {}
-                if isinstance(settings, KafkaError)
-                else {
-                    name: entry.value
-                    for name, entry in settings.items()
-                    if all_settings or not entry.is_default
-                },
+                "settings": {name: entry.value for name, entry in shown.items()},
+                "origins": {name: _origin(entry) for name, entry in shown.items()},
             }
         )
     return documents
@@ -220,8 +220,22 @@ def _show_topic(document: dict[str, Any]) -> None:
         "table",
     )
     for name, value in sorted(document["settings"].items()):
-        click.echo(f"  {name} = {escape(str(value))}")
+        origin = document["origins"][name]
+        click.echo(f"  {escape(name)} = {escape(str(value))}  ({origin})")
     click.echo()
+
+
+def _origin(entry: ConfigEntry) -> str:
+    """Return who set it: `topic`, `broker`, `cluster` (all brokers, at run time), `default`."""
+    from odradek.client import ConfigSource
+
+    return {
+        ConfigSource.DYNAMIC_TOPIC: "topic",
+        ConfigSource.DYNAMIC_BROKER: "broker",
+        ConfigSource.STATIC_BROKER: "broker",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER: "cluster",
+        ConfigSource.DEFAULT: "default",
+    }.get(entry.source, "unknown")
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -245,7 +259,7 @@ def alter(
     form: str,
 ) -> int:
     """Change settings of topics; those that are not named stay as they are."""
-    pairs = [_pair(each) for each in to_set]
+    pairs = _pairs(to_set, unset)
     if not pairs and not unset:
         raise CommandFailed("nothing to change", code=ExitCode.USAGE, hint="use --set or --unset")
 
@@ -366,6 +380,16 @@ def _admin(cluster: Cluster, timeout: float) -> Admin:
     from odradek.client import Admin
 
     return Admin(cluster, timeout=timeout)
+
+
+def _pairs(texts: Sequence[str], more: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return the settings KEY=VALUE. Raises CommandFailed if one is given twice; `more` counts."""
+    pairs = [_pair(each) for each in texts]
+    names = [name for name, _ in pairs] + [name.strip() for name in more]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise CommandFailed(f"{escape(name)} is given twice", code=ExitCode.USAGE)
+    return pairs
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -70,7 +70,7 @@ class TopicSetting:
             if self.type in (ConfigType.INT, ConfigType.LONG):
                 return _whole(text)
             if self.type is ConfigType.DOUBLE:
-                return float(text)
+                return _real(text)
         except ValueError:
             raise ValueError(f"{self.name}: {text[:40]!r} is not a number") from None
         if self.type is ConfigType.BOOLEAN:
@@ -89,6 +89,12 @@ def _whole(text: str) -> int:
     if len(digits) > 20:
         raise ValueError(text)
     return int(text)
+
+
+def _real(text: str) -> float:
+    if "_" in text or not text.isascii():  # float() takes these too
+        raise ValueError(text)
+    return float(text)
 
 
 def text_of(value: object) -> str:

@@ -211,8 +211,9 @@ class TopicSettings:
         minimum=14,
         maximum=INT_MAX,
         doc="The size at which a new segment is begun, in bytes, or the largest that the storage "
-        "takes if that is smaller. (The least is 14, as in Kafka before 4.0; Kafka 4 refuses less "
-        "than 1 MiB.)",
+        "takes if that is smaller. A larger batch is refused with RECORD_LIST_TOO_LARGE, as in "
+        "Kafka, from the moment it is lowered: keep it well above `max.message.bytes`. (The least "
+        "is 14, as in Kafka before 4.0; Kafka 4 refuses less than 1 MiB.)",
         server="log.segment.bytes",
         code=ConfigType.INT,
     )

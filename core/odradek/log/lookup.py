@@ -137,7 +137,7 @@ async def first_at_or_after(log: PartitionLog, timestamp: int) -> Found | None:
 
 
 async def newest(log: PartitionLog) -> Found | None:
-    """The first record that has the log's largest timestamp, or None when empty (KIP-734)."""
+    """The first committed record with the largest timestamp of them all, or None (KIP-734)."""
     candidates = [
         s for s in log.segments if s.max_timestamp >= 0 and s.end_offset > log.log_start_offset
     ]
@@ -147,22 +147,35 @@ async def newest(log: PartitionLog) -> Found | None:
     found = await first_at_or_after(log, largest)
     if found is not None:
         return found
-    # Compaction emptied the batch that has it, and kept the timestamp in the header.
+    # Compaction emptied the batch that has it and kept the timestamp in the header, or the record
+    # is below the log start, or not committed yet.
     largest = await _largest_timestamp(log, candidates)
     return None if largest < 0 else await first_at_or_after(log, largest)
 
 
 async def _largest_timestamp(log: PartitionLog, segments: Iterable[SegmentInfo]) -> int:
-    """The largest timestamp of the batches that have records, by their headers; -1 for none."""
+    """The largest timestamp of a committed record from the log start on; -1 for none.
+
+    By the headers; only the batch that the log start lies in is opened.
+    """
+    start, end = log.log_start_offset, log.high_watermark
     largest = -1
     for segment in sorted(segments, key=lambda s: s.max_timestamp, reverse=True):
         if segment.max_timestamp <= largest:
             break
         walk = Headers(log.reader(), segment.id, 0)
         while await walk.more():
-            for meta, _ in walk:
-                if meta.record_count and meta.last_offset >= log.log_start_offset:
-                    largest = max(largest, meta.max_timestamp)
+            for meta, position in walk:
+                if not meta.record_count or meta.last_offset < start or meta.base_offset >= end:
+                    continue
+                if meta.max_timestamp <= largest:
+                    continue
+                if meta.base_offset >= start:
+                    largest = meta.max_timestamp
+                    continue
+                for offset, stamp in await _timestamps(log, segment.id, meta, position):
+                    if offset >= start:
+                        largest = max(largest, stamp)
     return largest
 
 
@@ -171,24 +184,25 @@ async def _timestamps(
 ) -> Iterable[tuple[int, int]]:
     """The (offset, timestamp) of each record, decoded as they are asked for.
 
-    A batch that cannot be opened, or is a bomb, counts as one record at its first offset: a
-    consumer then starts a little early, which loses nothing.
+    A batch that has one time for all, cannot be opened, or is a bomb, counts as one record at its
+    first offset that may be read: a consumer then starts a little early, which loses nothing.
     """
     if not meta.record_count:
         return []  # compaction emptied it
+    whole = (max(meta.base_offset, log.log_start_offset), meta.max_timestamp)
     if meta.log_append_time:
-        return [(meta.base_offset, meta.max_timestamp)]
+        return [whole]
     with await log.reader().read(segment_id, position, meta.size, Hint.RANDOM) as data:
         batch = memoryview(b"".join(data.views()))
     limit = EXPANSION * log.settings.max_message_bytes
     try:
         payload = bytes(decompress(meta.compression, batch[HEADER_SIZE:], limit))
     except KafkaError:
-        return [(meta.base_offset, meta.max_timestamp)]
-    return _walk(meta, payload)
+        return [whole]
+    return _walk(meta, payload, whole)
 
 
-def _walk(meta: BatchMeta, payload: bytes) -> Iterator[tuple[int, int]]:
+def _walk(meta: BatchMeta, payload: bytes, whole: tuple[int, int]) -> Iterator[tuple[int, int]]:
     try:
         for record in parse_records(payload, meta.record_count):
             yield (
@@ -196,4 +210,4 @@ def _walk(meta: BatchMeta, payload: bytes) -> Iterator[tuple[int, int]]:
                 meta.base_timestamp + record.timestamp_delta,
             )
     except KafkaError:
-        yield meta.base_offset, meta.max_timestamp
+        yield whole

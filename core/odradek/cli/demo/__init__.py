@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from odradek.cli.exits import CommandFailed, ExitCode
+from odradek.cli.numbers import NumberRange
 
 __all__ = ["demo"]
 
@@ -37,7 +38,7 @@ __all__ = ["demo"]
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=NumberRange(0.1, 3600),
     default=4.0,
     show_default=True,
     help="How long to sample metrics.",
