@@ -26,6 +26,7 @@ from tests.storage_page import (
 
 from odradek.contracts.storage import Chunk, Claim, Hint, LogEdit
 from odradek.contracts.storage_gaps import GAPS_BLOB, encode_gaps
+from odradek.embedded.coordinator import open_embedded_coordinator
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.producers import Producers
 from odradek.log.scrub import SCRUB_BLOB, Damage, ScrubState
@@ -235,7 +236,10 @@ async def test_directory_has_the_names_of_the_page(tmp_path: Path) -> None:
     assert re.fullmatch(rf"{KEY}\.[0-9]+", aside)
     record = json.loads(body_of(tmp_path / "quarantine" / aside / "repair"))
     assert list(record) == keys_of("repair")
-    async with open_store(tmp_path.as_uri(), settings):
+    async with (
+        open_embedded_coordinator(tmp_path / "coordinator"),
+        open_store(tmp_path.as_uri(), settings),
+    ):
         pass
     assert body_of(tmp_path / "clean-shutdown") == b""
     assert re.fullmatch(r"[0-9]+\n", (tmp_path / ".lock").read_text())
