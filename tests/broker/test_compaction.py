@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import trio
 from tests.broker.conftest import MockTime
 from tests.broker.peer import FixedHost, Peer, batch, connected, running
 
+import odradek.broker.cleaning
 from odradek.broker import Broker
-from odradek.broker.cleaning import Cleaning, Courtesy
+from odradek.broker.cleaning import BUSY, Cleaning, Courtesy
 from odradek.log.cleaner import state_of
 from odradek.log.partition import PartitionLog
 from odradek.log.worker import InlineWorker
-from odradek.record import Record, iter_records, scan
+from odradek.record import BatchBuilder, Record, iter_records, scan
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -97,6 +99,14 @@ async def fill(broker: Broker, peer: Peer, topic: str, count: int, **configs: st
     return log
 
 
+class Uptime(FixedHost):
+    """A machine on which time passes; `now` alone may jump."""
+
+    def pass_by(self, ms: int) -> None:
+        self.now += ms
+        self.up += ms
+
+
 def cleaning(broker: Broker) -> Cleaning:
     (found,) = (chore for chore in broker.upkeep.chores if isinstance(chore, Cleaning))
     return found
@@ -145,6 +155,76 @@ async def test_topic_that_nobody_writes_to_is_rolled_and_compacted() -> None:
         assert await cleaning(broker).clean(InlineWorker())
         assert state_of(log).cleaned_to == 3
         assert [r.offset for r in await consumed(peer, "t", 0, 3)] == [2]
+
+
+async def test_trusting_the_clock_makes_no_tombstone_older(tmp_path: Path) -> None:
+    """The documented way out after a month in which the machine was off."""
+    day = 24 * 3600 * 1000
+    host = Uptime()
+    name = f"vouched-{tmp_path.name}"
+
+    @asynccontextmanager
+    async def serving(trust: bool) -> AsyncIterator[Broker]:
+        async with running(
+            host=host,
+            cleaner={"enabled": False},
+            retention={"trust_clock": trust},
+            storage=f"memory:{name}",
+            coordinator=f"memory:{name}",
+        ) as broker:
+            yield broker
+
+    async def left(broker: Broker) -> list[bytes | None]:
+        """Compact what is due; return the values of what is left."""
+        while await cleaning(broker).clean(InlineWorker()):
+            pass
+        log = broker.topic("t").log(0)
+        async with connected(broker) as peer:
+            return [r.value for r in await consumed(peer, "t", 0, log.log_end_offset)]
+
+    async with serving(trust=False) as broker, connected(broker) as peer:
+        await fill(broker, peer, "t", 1, cleanup_policy="compact", delete_retention_ms=str(day))
+        for key, value in ((b"k", None), (b"l", b"1")):
+            builder = BatchBuilder(1000)
+            assert builder.append(host.now, key, value)
+            assert (await peer.produce("t", builder.build())).error_code == 0
+        broker.topic("t").log(0).roll()
+        assert await left(broker) == [None, b"1"]
+    host.now += 30 * day
+    async with serving(trust=True) as broker:
+        assert broker.upkeep.now_ms() == host.now_ms()
+        assert await left(broker) == [None, b"1"]
+        host.pass_by(day - 60_000)
+        assert await left(broker) == [None, b"1"]
+    async with serving(trust=False) as broker:
+        host.pass_by(60_000)
+        assert await left(broker) == [b"1"]
+
+
+@pytest.mark.parametrize("what", ["survey", "compact"])
+async def test_log_that_meets_a_defect_does_not_keep_the_others(
+    what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = getattr(odradek.broker.cleaning, what)
+
+    async def wrong(log: PartitionLog, *args: Any, **more: Any) -> Any:
+        if log.topic == "bad":
+            raise RuntimeError("a mistake of ours")
+        return await right(log, *args, **more)
+
+    monkeypatch.setattr(odradek.broker.cleaning, what, wrong)
+    async with running(cleaner={"enabled": False}) as broker, connected(broker) as peer:
+        bad = await fill(broker, peer, "bad", 9, cleanup_policy="compact")
+        good = await fill(broker, peer, "good", 2, cleanup_policy="compact")
+        for _ in range(3):
+            while await cleaning(broker).clean(InlineWorker()):
+                pass
+        assert (state_of(bad).cleaned_to, state_of(good).cleaned_to) == (0, 2)
+        assert bad.damage is None
+    told = [r for r in caplog.records if "cannot be compacted" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].exc_info is not None
+    assert "repair" not in told[0].getMessage()
 
 
 def damage(store: Path, log: PartitionLog) -> None:
@@ -242,3 +322,8 @@ def test_compaction_pauses_for_a_busy_broker_and_for_its_limit(
             assert trio.current_time() - began == pytest.approx(expected, abs=slack)
 
     mock_time(main)
+
+
+def test_documentation_names_the_share_from_which_on_compaction_pauses() -> None:
+    page = Path(__file__).parents[2].joinpath("docs/compaction.md").read_text()
+    assert f"at work for more than {BUSY * 100:.0f} % of the time" in page

@@ -189,6 +189,38 @@ async def test_record_that_cannot_be_read_keeps_its_partition_from_being_coordin
     assert told[0].levelno == logging.ERROR
 
 
+async def test_offsets_topic_that_deletes_is_warned_of(
+    where: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka takes such settings, too."""
+
+    def told() -> list[str]:
+        found = [r.getMessage() for r in caplog.records if "committed offsets are lost" in r.msg]
+        caplog.clear()
+        return found
+
+    async with running(**where, groups=ONE) as broker, connected(broker) as peer:
+        await peer.create("events")
+        await find(peer)
+
+        async def alter(policy: str) -> None:
+            image = broker.topic(OFFSETS).image
+            await broker.set_configs(image, {**image.configs, "cleanup.policy": policy})
+
+        assert told() == []
+        for _ in range(2):
+            await alter("compact,delete")
+            (said,) = told()
+            assert "cleanup.policy of __consumer_offsets has delete in it" in said
+            await alter("delete")
+            assert told() == []
+            await alter("compact")
+        await alter("delete")
+        assert len(told()) == 1
+    async with running(**where, groups=ONE):
+        assert len(told()) == 1
+
+
 def test_loading_is_tried_again_when_the_storage_was_away(
     mock_time: MockTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

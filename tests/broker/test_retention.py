@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 from tests.broker.conftest import MockTime
-from tests.broker.grouping import commit, committed, find
+from tests.broker.grouping import Member, commit, committed, find
 from tests.broker.peer import NOW, batch, code, connected, running
 
 from odradek.broker import Broker, Host
@@ -271,6 +271,75 @@ def test_clock_that_was_trusted_once_need_not_be_again(mock_time: MockTime) -> N
             assert w.broker.upkeep.now_ms() == machine.now_ms()
 
     mock_time(main)
+
+
+def test_trusting_the_clock_makes_no_committed_offset_older(mock_time: MockTime) -> None:
+    """The documented way out after a month in which the machine was off."""
+
+    async def main() -> None:
+        machine = Machine()
+        name = f"vouched-{next(names)}"
+        where: dict[str, Any] = {
+            "coordinator": f"memory:{name}",
+            "storage": f"memory://{name}",
+            "groups": {"offsets_retention_minutes": 120, "offsets_partitions": 1},
+        }
+
+        async def offsets(broker: Broker) -> list[list[int]]:
+            async with connected(broker) as peer:
+                await find(peer)
+                return [await committed(peer, group, "t") for group in ("g", "members")]
+
+        async with world(machine, **where) as w:
+            await w.create("t")
+            async with connected(w.broker) as peer:
+                await find(peer)
+                assert await commit(peer, "g", {("t", 0): 7}) == ["NONE"]
+                member = await Member(peer, "members").enter()
+                assert await member.commit({("t", 0): 8}) == ["NONE"]
+                await member.leave()
+            await trio.sleep(60)
+        machine.error = 30 * 24 * HOUR
+        machine.boots = 1
+        async with world(machine, retention={"trust_clock": True}, **where) as w:
+            assert w.broker.upkeep.now_ms() == machine.now_ms()
+            await trio.sleep(100 * 60)
+            assert await offsets(w.broker) == [[7], [8]], "101 minutes old"
+            machine.error += 30 * 24 * HOUR
+            await trio.sleep(11 * 60)
+            assert await offsets(w.broker) == [[7], [8]], "112 minutes old"
+        async with world(machine, **where) as w:
+            await trio.sleep(20 * 60)
+            assert await offsets(w.broker) == [[-1], [-1]], "they are not kept for ever"
+
+    mock_time(main)
+
+
+def test_first_start_in_1970_deletes_nothing_and_recovers(
+    mock_time: MockTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        machine = Machine()
+        machine.error = MINUTE - NOW
+        async with world(machine) as w:
+            await w.create("t", message_timestamp_type="LogAppendTime", **TOPIC)
+            await w.produce("t")
+            await trio.sleep(20 * 60)
+            assert w.log("t").segments[0].max_timestamp < HOUR
+            machine.error = 0
+            await w.produce("t")
+            await trio.sleep(20 * 60)
+            assert w.broker.upkeep.now_ms() == machine.now_ms()
+            assert w.start("t") == 0, "40 minutes old"
+            await trio.sleep(2 * 3600)
+            assert w.start("t") == 2, "they are not kept for ever"
+
+    caplog.set_level(logging.INFO, "odradek.broker.timekeeping")
+    mock_time(main)
+    told = [r.getMessage() for r in caplog.records if r.name == "odradek.broker.timekeeping"]
+    assert "the wall clock shows 1970-01-01, which cannot be right" in told[0]
+    assert "shows the time that retention goes by again" in told[-1]
+    assert len(told) == 2
 
 
 def test_clock_is_saved_for_operators_to_read(mock_time: MockTime) -> None:

@@ -6,17 +6,20 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from tests.broker.conftest import MockTime
 from tests.broker.peer import NOW, FixedHost, batch, connected, running
 
+import odradek.broker.scrubbing
 from odradek.broker import Broker
 from odradek.broker.scrubbing import LOOK_S, Scrubbing
+from odradek.contracts.storage import PartitionWriter
 from odradek.hookspecs import StorageFactory
 from odradek.log.partition import PartitionLog
-from odradek.log.scrub import SCRUB_BLOB, ScrubState
+from odradek.log.scrub import SCRUB_BLOB, Damage, ScrubState
 from odradek.log.scrubber import WINDOW
 from odradek.log.worker import InlineWorker, Worker
 from odradek.plugins import load
@@ -65,6 +68,37 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def state_of(log: PartitionLog) -> ScrubState:
     return ScrubState.load(log.reader().snapshot.blobs[SCRUB_BLOB])
+
+
+async def test_log_that_meets_a_defect_does_not_keep_the_others(
+    tmp_path: Path,
+    host: FixedHost,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(tmp_path, host) as broker:
+        first = await fill(broker, "first")
+        second = await fill(broker, "second")
+        right = odradek.broker.scrubbing.scrub_segment
+        wrong = {min(first.key, second.key)}
+
+        async def scrub(reader: PartitionWriter, *args: Any) -> list[Damage]:
+            for log in (first, second):
+                if log.key in wrong and reader is log.reader():
+                    raise RuntimeError("a mistake of ours")
+            return await right(reader, *args)
+
+        monkeypatch.setattr(odradek.broker.scrubbing, "scrub_segment", scrub)
+        for log in (first, second):
+            wrong = {log.key}
+            host.now += 8 * DAY_MS
+            scrubbing = Scrubbing(broker)
+            for _ in range(3):
+                await scrubbing.once(InlineWorker())
+            (said,) = errors(caplog)
+            assert said == f"partition {log.key} cannot be scrubbed"
+            other = second if log is first else first
+            assert state_of(other).read_ms == host.now
 
 
 async def test_damage_is_told_with_its_place_and_the_way_out(

@@ -9,7 +9,8 @@ from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.clock import BELIEVED_MS, RetentionClock, Spell, written_ms
+from odradek.log.clock import BELIEVED_MS, PLAUSIBLE_MS, RetentionClock, Spell, written_ms
+from odradek.log.deadlines import Step, counts_from
 
 NOW = 1_700_000_000_000
 SECOND = 1000
@@ -194,6 +195,119 @@ def test_machine_without_a_battery_begins_in_1970_and_recovers() -> None:
     assert machine.now == machine.true
 
 
+def first_started_in_1970() -> Machine:
+    """No battery, and no network yet: the first start of all."""
+    return Machine(clock=RetentionClock(MINUTE, "boot", 0), error=MINUTE - NOW)
+
+
+@pytest.mark.parametrize("waited", [0, 3 * MINUTE, 3 * DAY])
+def test_first_start_in_1970_goes_by_the_time_once_it_is_known(waited: int) -> None:
+    machine = first_started_in_1970()
+    machine.wait(waited)
+    assert machine.now < DAY * 4, "nothing is old"
+    machine.error = 0
+    assert machine.look() == machine.true
+    assert machine.wait(HOUR) == machine.true
+
+
+@pytest.mark.parametrize("wrong", [0, YEAR, -YEAR // 2])
+def test_what_was_written_before_the_time_was_known_is_young(wrong: int) -> None:
+    """By this machine, in 1970, or by one whose clock is right; should the first time be wrong."""
+    machine = first_started_in_1970()
+    stamps = []
+    for _ in range(10):
+        machine.wait(7 * MINUTE)
+        stamps += [machine.wall, machine.true]
+    machine.error = wrong
+    machine.look()
+    for stamp in stamps:
+        assert machine.now - written_ms(stamp, machine.clock.spells) <= 0
+    machine.wait(HOUR)
+    for stamp in stamps:
+        age = machine.now - written_ms(stamp, machine.clock.spells)
+        assert age <= HOUR, "it would be deleted too early"
+    assert machine.now - written_ms(0, machine.clock.spells) == HOUR, "and is not kept for ever"
+
+
+def test_clock_that_was_begun_in_1970_by_an_older_release_recovers() -> None:
+    machine = first_started_in_1970()
+    machine.clock = RetentionClock.load(
+        b'{"format":1,"boot_id":"b","proven_ms":99,"boot_ms":1,"back_ms":-1,"lead_ms":0,"spells":[]}'
+    )
+    machine.error = 0
+    assert machine.look() == machine.true
+
+
+def test_time_that_cannot_be_right_is_not_believed_after_a_day_either() -> None:
+    """It would take half a century to get out of it."""
+    machine = Machine()
+    machine.wait(HOUR)
+    machine.reboot(0)
+    machine.error = -machine.true
+    machine.wait(3 * DAY)
+    assert machine.clock.proven_ms == machine.true
+    machine.error = 0
+    assert machine.look() == machine.true
+
+
+def test_deadlines_get_no_older_when_the_time_becomes_known() -> None:
+    machine = first_started_in_1970()
+    machine.wait(HOUR)
+    stamp = machine.clock.proven_ms
+    machine.wait(HOUR)
+    machine.error = 0
+    machine.look()
+    assert machine.clock.proven_ms - counts_from(stamp, machine.clock.steps) == HOUR
+
+
+@pytest.mark.parametrize("error", [MINUTE - 1, HOUR, YEAR, -HOUR, -YEAR // 2])
+def test_whoever_vouches_for_the_clock_makes_no_deadline_older(error: int) -> None:
+    machine = Machine()
+    stamp = machine.clock.proven_ms
+    machine.wait(2 * HOUR)
+    machine.error = error
+    machine.clock = machine.clock.trusted(machine.wall, machine.boot, machine.up)
+    assert machine.clock.proven_ms == machine.now == machine.wall
+    later = machine.clock.proven_ms
+    machine.wait(HOUR)
+    age = machine.clock.proven_ms - counts_from(stamp, machine.clock.steps)
+    assert age <= 3 * HOUR + MINUTE
+    assert machine.clock.proven_ms - counts_from(later, machine.clock.steps) == HOUR
+
+
+def test_clock_that_is_set_ahead_and_back_again_leaves_deadlines_as_they_were() -> None:
+    machine = Machine()
+    stamp = machine.clock.proven_ms
+    for _ in range(3):
+        for machine.error in (YEAR, 0):
+            machine.wait(0)
+            machine.true += HOUR
+            machine.up += HOUR
+            machine.clock = machine.clock.trusted(machine.wall, machine.boot, machine.up)
+    assert machine.clock.proven_ms == machine.true
+    assert counts_from(stamp, machine.clock.steps) == stamp
+
+
+def test_nobody_can_vouch_for_1970() -> None:
+    machine = Machine()
+    machine.wait(HOUR)
+    machine.clock = machine.clock.trusted(MINUTE, machine.boot, machine.up)
+    assert machine.clock.proven_ms == machine.true
+    assert not machine.clock.unset
+    assert MINUTE < PLAUSIBLE_MS
+
+
+def test_what_was_written_while_the_clock_was_back_stays_young_when_it_is_vouched_for() -> None:
+    machine = Machine()
+    machine.wait(2 * HOUR)
+    machine.error = -YEAR // 2
+    machine.wait(HOUR)
+    stamp, true = machine.wall, machine.true
+    machine.error = 0
+    machine.clock = machine.clock.trusted(machine.wall, machine.boot, machine.up)
+    assert true <= written_ms(stamp, machine.clock.spells) <= machine.true
+
+
 def test_uptime_that_is_not_named_proves_nothing() -> None:
     machine = Machine()
     machine.boot = ""
@@ -209,20 +323,23 @@ def test_uptime_that_goes_back_proves_nothing() -> None:
 
 
 @define
-class Step:
+class Wait:
     wait: int
     error: int | None
 
 
 steps = st.builds(
-    Step,
+    Wait,
     st.sampled_from([0, 1, SECOND, MINUTE, HOUR, 7 * HOUR]),
-    st.one_of(st.none(), st.sampled_from([0, SECOND, -SECOND, HOUR, -HOUR, YEAR, -YEAR, 5 * YEAR])),
+    st.one_of(
+        st.none(),
+        st.sampled_from([0, SECOND, -SECOND, HOUR, -HOUR, YEAR, -YEAR, 5 * YEAR, -50 * YEAR]),
+    ),
 )
 
 
 @given(st.lists(steps, max_size=60))
-def test_time_never_outruns_the_wall_or_twice_real_time(history: list[Step]) -> None:
+def test_time_never_outruns_the_wall_or_twice_real_time(history: list[Wait]) -> None:
     machine = Machine()
     for step in history:
         proven = machine.clock.proven_ms
@@ -269,6 +386,8 @@ def test_no_record_is_older_than_it_is_while_the_clock_goes_to_and_fro(
         b'{"format":1,"boot_id":"b","proven_ms":1,"boot_ms":1,"back_ms":-1,"lead_ms":0,"spells":[[1,2]]}',
         b'{"format":1,"boot_id":"b","proven_ms":1,"boot_ms":1,"back_ms":-1,"lead_ms":0,"spells":[3]}',
         b'{"format":1,"boot_id":"b","proven_ms":1,"boot_ms":1,"back_ms":5,"lead_ms":0,"spells":[]}',
+        b'{"format":1,"boot_id":"b","proven_ms":1,"boot_ms":1,"back_ms":-1,"lead_ms":0,"spells":[],'
+        b'"steps":[[1]]}',
         b"\xff\xfe",
     ],
 )
@@ -278,7 +397,9 @@ def test_what_is_no_clock_is_refused(data: bytes) -> None:
 
 
 def test_stored_clock_is_json_that_operators_can_read() -> None:
-    clock = evolve(RetentionClock(NOW, "b", 5), back_ms=3, spells=(Spell(1, 2, 3),))
+    clock = evolve(
+        RetentionClock(NOW, "b", 5), back_ms=3, spells=(Spell(1, 2, 3),), steps=(Step(4, 5),)
+    )
     assert json.loads(clock.dump()) == {
         "format": 1,
         "proven_ms": NOW,
@@ -287,4 +408,12 @@ def test_stored_clock_is_json_that_operators_can_read() -> None:
         "back_ms": 3,
         "lead_ms": 0,
         "spells": [[1, 2, 3]],
+        "steps": [[4, 5]],
+        "highest_ms": 0,
     }
+
+
+def test_clock_of_before_there_were_steps_is_understood() -> None:
+    value = json.loads(RetentionClock(NOW, "b", 5).dump())
+    del value["steps"], value["highest_ms"]
+    assert RetentionClock.load(json.dumps(value).encode()) == RetentionClock(NOW, "b", 5)

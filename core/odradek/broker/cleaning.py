@@ -149,10 +149,15 @@ class Cleaning:
         now_ms = self._upkeep.now_ms()
         try:
             log.roll_if_due(now_ms)
-            return await survey(log, now_ms, known.first_timestamps)
-        except (StorageError, CorruptBatch) as error:
+            return await survey(log, now_ms, known.first_timestamps, self._passed_ms(log))
+        except Exception as error:
+            # One log that cannot be looked at, for whatever reason, must not keep the others.
             self._failed(known, error)
             return None
+
+    def _passed_ms(self, log: PartitionLog) -> int:
+        """The time by which delete horizons of a log have passed."""
+        return self._upkeep.clock.passed_ms(log.settings.delete_retention_ms)
 
     async def _clean(self, known: _Known, due: Plan, worker: Worker) -> None:
         log = known.log
@@ -168,10 +173,10 @@ class Cleaning:
                 log,
                 due,
                 tools,
-                now_ms=self._upkeep.now_ms(),
+                now_ms=self._passed_ms(log),
                 proven_ms=self._upkeep.clock.proven_ms(),
             )
-        except StorageError as error:
+        except Exception as error:
             self._failed(known, error)
             return
         known.told = None
@@ -193,7 +198,7 @@ class Cleaning:
             took,
         )
 
-    def _failed(self, known: _Known, error: StorageError | CorruptBatch) -> None:
+    def _failed(self, known: _Known, error: Exception) -> None:
         log = known.log
         known.not_before = trio.current_time() + RETRY_S
         if isinstance(error, (Fenced, Offline, OutOfRange)):
@@ -204,6 +209,7 @@ class Cleaning:
             return
         known.told = str(error)
         passing = isinstance(error, (Full, Unavailable))
+        defect = not isinstance(error, (StorageError, CorruptBatch))
         logger.log(
             logging.WARNING if passing else logging.ERROR,
             "partition %d of topic %s cannot be compacted%s: %s%s",
@@ -211,7 +217,8 @@ class Cleaning:
             log.topic,
             " for now" if passing else "",
             error,
-            "" if passing else self._way_out(log),
+            "" if passing or defect else self._way_out(log),
+            exc_info=error if defect else None,
         )
 
     def _way_out(self, log: PartitionLog) -> str:

@@ -63,6 +63,7 @@ class Groups:
         self._closing = False
         self._timer = trio.CancelScope()
         self._settings: GroupSettings | None = None
+        self._warned_of_delete = False
         self._told: dict[int, str] = {}  # by partition: what keeps its groups from being loaded
         self.wake_at = -math.inf  # a timer that is not running needs no waking
         self.tickets = count(1)
@@ -116,6 +117,10 @@ class Groups:
         Offsets are stamped and expire by it, so that a clock that jumps a year expires none.
         """
         return self._broker.upkeep.clock.proven_ms()
+
+    def counts_from(self, stamp_ms: int) -> int:
+        """Return what time it was by the clock of now, when `now_ms` was `stamp_ms`."""
+        return self._broker.upkeep.clock.counts_from(stamp_ms)
 
     def new_id(self) -> str:
         """Return what makes a member's id unique."""
@@ -250,7 +255,25 @@ class Groups:
     def opened(self, topic: HostedTopic, number: int, log: PartitionLog) -> None:
         """Begin to answer for the groups of a partition, at once where it is empty."""
         if topic.image.name == OFFSETS_TOPIC and not self._closing:
+            self.altered(topic)
             self._open(number, log)
+
+    def altered(self, topic: HostedTopic) -> None:
+        """Warn of settings of `__consumer_offsets` that lose offsets; once, until they are right.
+
+        They are not refused: Apache Kafka takes them too.
+        """
+        if topic.image.name != OFFSETS_TOPIC:
+            return
+        deletes = "delete" in topic.settings.cleanup_policy
+        if deletes and not self._warned_of_delete:
+            logger.warning(
+                "cleanup.policy of %s has delete in it: committed offsets are lost when "
+                "retention.ms or retention.bytes removes them, of groups that are in use too. "
+                "Set it to compact",
+                OFFSETS_TOPIC,
+            )
+        self._warned_of_delete = deletes
 
     def _open(self, number: int, log: PartitionLog) -> None:
         from odradek.broker.shard import Shard  # a broker without groups starts without it

@@ -63,6 +63,9 @@ class Follower(Protocol):
     def opened(self, topic: HostedTopic, number: int, log: PartitionLog) -> None:
         """A log was opened, or opened again under a newer epoch."""
 
+    def altered(self, topic: HostedTopic) -> None:
+        """The settings of a topic whose logs may be open were altered."""
+
     def closing(self, log: PartitionLog) -> None:
         """A log is closed next: appends to it still work, and nobody else does them yet."""
 
@@ -230,6 +233,8 @@ class Hosting:
             for log in hosted.logs:
                 if log is not None:
                     log.settings = hosted.settings
+            if self.follower is not None:
+                self.follower.altered(hosted)
         hosted.image = image
         hosted.logs += [None] * (image.partitions - len(hosted.logs))
         await self._open_all(hosted)

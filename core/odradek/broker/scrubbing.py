@@ -43,6 +43,9 @@ AT_A_TIME = 100
 LOOK_S = 60.0
 """How often it is looked for logs that are due, in seconds."""
 
+DEFECT_S = 600.0
+"""How long a log is left alone after an error that nobody foresaw, in seconds."""
+
 SAVE_S = 600.0
 """How often it is noted how far the reading of one log has come: each note is a write."""
 
@@ -52,7 +55,8 @@ class _Known:
     """What is known of a log.
 
     `recalled`: its damage was found before the last start. `told`: what has been reported since.
-    `mark`: what this put into `PartitionLog.damage`.
+    `mark`: what this put into `PartitionLog.damage`. `defect`: what was logged last of an error
+    that nobody foresaw.
     """
 
     log: PartitionLog
@@ -61,6 +65,7 @@ class _Known:
     not_before: float = 0.0
     told: set[Damage] = field(factory=set)
     mark: str | None = None
+    defect: str | None = None
 
 
 class Scrubbing:
@@ -101,6 +106,14 @@ class Scrubbing:
             except StorageError as error:
                 logger.info("partition %s is scrubbed later: %s", known.log.key, error)
                 known.not_before = trio.current_time() + LOOK_S
+            except Exception as error:
+                # One log that cannot be read, for whatever reason, must not keep the others.
+                known.not_before = trio.current_time() + DEFECT_S
+                if known.defect != repr(error):
+                    known.defect = repr(error)
+                    logger.exception("partition %s cannot be scrubbed", known.log.key)
+            else:
+                known.defect = None
         return bool(due)
 
     async def _throttle(self, size: int) -> None:

@@ -149,7 +149,10 @@ class Shard:
         settings = groups.settings
         batch = min(settings.batch_max_bytes, limit // 4)
         self._machine = GroupShard(
-            evolve(settings, batch_max_bytes=batch), groups.new_id, groups.member_budget
+            evolve(settings, batch_max_bytes=batch),
+            groups.new_id,
+            groups.member_budget,
+            groups.counts_from,
         )
         self._warned: dict[str, float] = {}
         self._waiting: dict[int, PendingReply] = {}

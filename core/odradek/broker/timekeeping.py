@@ -7,13 +7,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import trio
 
 from odradek.broker.host import Boot, Host
 from odradek.cluster import keys
 from odradek.contracts.coordinator import Coordinator, CoordinatorError
-from odradek.log.clock import BELIEVED_MS, RetentionClock, Spell
+from odradek.log.clock import BELIEVED_MS, PLAUSIBLE_MS, RetentionClock, Spell
+from odradek.log.deadlines import counts_from, passed
 
 __all__ = ["Timekeeper"]
 
@@ -52,7 +54,8 @@ class Timekeeper:
     async def load(self) -> None:
         """Go on from where the last run of this broker was. Raises CoordinatorError.
 
-        The first run believes the wall clock, as there is nothing to hold it against.
+        The first run believes the wall clock, as there is nothing to hold it against, unless that
+        shows a time which cannot be right.
         """
         entry = await self._coordinator.get(self._key)
         if entry is None:
@@ -72,10 +75,10 @@ class Timekeeper:
         boot = self._boot()
         if self._trust:
             # Remembered too: trusted once, a clock that was put right need not be trusted again.
-            self._clock = RetentionClock(wall_ms, boot.id, boot.ms)
+            self._clock = self._clock.trusted(wall_ms, boot.id, boot.ms)
         else:
             self._clock = self._clock.advanced(wall_ms, boot.id, boot.ms)
-            self._warn(wall_ms, boot.ms)
+        self._warn(wall_ms, boot.ms)
         return wall_ms
 
     def now_ms(self) -> int:
@@ -96,6 +99,21 @@ class Timekeeper:
         self._look()
         return self._clock.proven_ms
 
+    def counts_from(self, stamp_ms: int) -> int:
+        """Return the time that a deadline counts from, where `proven_ms` was `stamp_ms` once.
+
+        Later than the stamp where the clock was set ahead meanwhile: nothing gets older by that.
+        """
+        return counts_from(stamp_ms, self._clock.steps)
+
+    def passed_ms(self, delay_ms: int) -> int:
+        """Return the time by which deadlines have passed that were set `delay_ms` ahead.
+
+        As `now_ms`, and likewise no later because the clock was set ahead.
+        """
+        now_ms = self.now_ms()
+        return passed(now_ms, delay_ms, self._clock.steps)
+
     @property
     def spells(self) -> Sequence[Spell]:
         """When the wall clock was back: what was written then is younger than it looks."""
@@ -104,6 +122,8 @@ class Timekeeper:
     def _warn(self, wall_ms: int, up_ms: int) -> None:
         gap = wall_ms - self._clock.proven_ms
         side = "" if abs(gap) <= WARN_MS else "ahead" if gap > 0 else "back"
+        if wall_ms < PLAUSIBLE_MS:
+            side = "unset"
         silent_ms = math.inf if self._warned_ms is None else up_ms - self._warned_ms
         if side == self._warned:
             if not side or silent_ms < WARN_AGAIN_MS:
@@ -111,7 +131,13 @@ class Timekeeper:
         elif silent_ms < WARN_INTERVAL_MS:  # a clock that goes to and fro
             return
         self._warned, self._warned_ms = side, up_ms
-        if side == "ahead":
+        if side == "unset":
+            logger.warning(
+                "the wall clock shows %s, which cannot be right: it is not believed, and no record "
+                "gets too old until it is set",
+                _date(wall_ms),
+            )
+        elif side == "ahead":
             logger.warning(
                 "the wall clock is %s ahead of the time that is known to have passed, because it "
                 "was set or the machine was off: retention follows it at twice real time, and "
@@ -148,6 +174,10 @@ class Timekeeper:
         """Save the clock, if the coordinator answers soon."""
         with trio.move_on_after(CLOSE_PATIENCE_S):
             await self.save()
+
+
+def _date(ms: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).date().isoformat()
 
 
 def _duration(ms: int) -> str:

@@ -112,22 +112,26 @@ class GroupOffsets:
         retention_ms: int,
         since_ms: int | None,
         subscribed: Callable[[str], bool],
+        counts_from: Callable[[int], int] = int,
     ) -> list[tuple[str, int]]:
         """Name the partitions whose offsets have expired.
 
         An offset with an expiry of its own expires then; any other `retention_ms` after
         `since_ms`, or after its commit where that is None. Offsets of subscribed topics do not
-        expire, nor do those with a commit under way.
+        expire, nor do those with a commit under way. `counts_from` is told a commit's time, and
+        says what that is by the clock of `now_ms`.
         """
         found = []
         for topic, partitions in self.committed.items():
             if subscribed(topic):
                 continue
             for partition, offset in partitions.items():
+                committed_ms = counts_from(offset.commit_timestamp_ms)
                 if offset.expire_timestamp_ms != -1:
-                    over = now_ms >= offset.expire_timestamp_ms
+                    own_ms = offset.expire_timestamp_ms - offset.commit_timestamp_ms
+                    over = now_ms - committed_ms >= own_ms
                 else:
-                    since = offset.commit_timestamp_ms if since_ms is None else since_ms
+                    since = committed_ms if since_ms is None else since_ms
                     over = now_ms - since >= retention_ms
                 if over and (topic, partition) not in self.pending:
                     found.append((topic, partition))

@@ -33,12 +33,14 @@ class Retention:
         store: OffsetStore,
         rebalancing: Rebalancing,
         requests: OffsetRequests,
+        counts_from: Callable[[int], int],
     ) -> None:
         self._context = context
         self._groups = groups
         self._store = store
         self._rebalancing = rebalancing
         self._requests = requests
+        self._counts_from = counts_from
         self._check = Timer(self._expire)
         self._unchecked: list[str] = []  # groups of the round under way
 
@@ -112,11 +114,15 @@ class Retention:
         if group.protocol_type is not None:
             if group.state is State.EMPTY:
                 since_ms = group.state_timestamp_ms
+                if since_ms is not None:
+                    since_ms = self._counts_from(since_ms)
             elif group.state is not State.STABLE or group.subscribed is None:
                 return
         offsets = self._store.of(group.group_id)
         retention = self._context.settings.offsets_retention_ms
-        expired = offsets.expired(self._context.now_ms, retention, since_ms, group.is_subscribed)
+        expired = offsets.expired(
+            self._context.now_ms, retention, since_ms, group.is_subscribed, self._counts_from
+        )
         if group.state is State.EMPTY and len(expired) == len(offsets) and not group.pending:
             self.delete(group, Event.EXPIRED, lambda error: None)
         elif expired:

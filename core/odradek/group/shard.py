@@ -72,7 +72,9 @@ class GroupShard:
     are made of it. `budget`, which all shards of a broker share, bounds what members keep: beyond
     it new ones are refused with COORDINATOR_NOT_AVAILABLE. Times are `now`, monotonic seconds, by
     which timers run, and `now_ms`, the wall clock in milliseconds since 1970, which stamps commits
-    and expires offsets. Calls must not overlap; none raises but for a mistake of its caller.
+    and expires offsets. `counts_from` is told what `now_ms` was once, and says what that moment is
+    by the clock of now: later, where the clock was set ahead since. Calls must not overlap; none
+    raises but for a mistake of its caller.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class GroupShard:
         settings: GroupSettings,
         new_id: Callable[[], str],
         budget: MemberBudget | None = None,
+        counts_from: Callable[[int], int] = int,
     ) -> None:
         self._settings = settings
         budget = MemberBudget(2**63) if budget is None else budget
@@ -91,7 +94,12 @@ class GroupShard:
         self._members = MemberRequests(context, self._rebalancing)
         self._offset_requests = OffsetRequests(context, self._offsets, self._drop_if_idle)
         self._retention = Retention(
-            context, self._groups, self._offsets, self._rebalancing, self._offset_requests
+            context,
+            self._groups,
+            self._offsets,
+            self._rebalancing,
+            self._offset_requests,
+            counts_from,
         )
         self._forgetting = Forgetting(context, self._offsets, self._offset_requests)
         self._replayed: dict[str, GroupMetadataValue] = {}

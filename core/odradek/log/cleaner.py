@@ -66,17 +66,20 @@ def state_of(log: PartitionLog) -> CleanerState:
     return CleanerState.load(log.reader().snapshot.blobs.get(CLEANER_BLOB))
 
 
-async def survey(log: PartitionLog, now_ms: int, known: dict[int, int]) -> Plan | None:
+async def survey(
+    log: PartitionLog, now_ms: int, known: dict[int, int], passed_ms: int | None = None
+) -> Plan | None:
     """Return the pass that is due for a log, or None.
 
     `known`: the timestamps of first batches by segment id, from earlier surveys of the log. They
-    are only read where max.compaction.lag.ms is set. Raises StorageError, CorruptBatch.
+    are only read where max.compaction.lag.ms is set. `now_ms`, `passed_ms`: see `plan`. Raises
+    StorageError, CorruptBatch.
     """
     reader = log.reader()
     settings = log.settings
     snapshot = reader.snapshot
     state = state_of(log)
-    found = plan(snapshot, log.high_watermark, settings, state, now_ms, known)
+    found = plan(snapshot, log.high_watermark, settings, state, now_ms, known, passed_ms)
     # A lag that is longer than the time since 1970 is none: nothing can be as old.
     if found is not None or not settings.compacted or settings.max_compaction_lag_ms >= now_ms:
         return found
@@ -87,7 +90,7 @@ async def survey(log: PartitionLog, now_ms: int, known: dict[int, int]) -> Plan 
     for segment_id in wanted - known.keys():
         with await reader.read(segment_id, 0, HEADER_SIZE, Hint.RANDOM) as data:
             known[segment_id] = parse_header(joined(data)).max_timestamp
-    return plan(snapshot, log.high_watermark, settings, state, now_ms, known)
+    return plan(snapshot, log.high_watermark, settings, state, now_ms, known, passed_ms)
 
 
 async def compact(
@@ -95,8 +98,8 @@ async def compact(
 ) -> Compacted | None:
     """Carry out one pass; None when the log changed meanwhile, and has to be planned anew.
 
-    `now_ms`: the time by which things are old, so that tombstones whose delete horizon it has
-    reached go. `proven_ms`: the time from which the delete horizons that are given now count.
+    `now_ms`: the time by which delete horizons have passed, so that their tombstones go.
+    `proven_ms`: the time from which the delete horizons that are given now count.
     Both are the retention clock's (`odradek.log.clock`), in milliseconds since 1970.
 
     Raises Corrupt where stored bytes are damaged: what is behind them was not touched, and

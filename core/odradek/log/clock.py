@@ -12,6 +12,11 @@ wide. What is written while the clock is back gets times that are too early, and
 once the clock is right again: such spells are remembered, and the records of a spell are taken to
 be as young as its end. A clock that stays back for a day is believed, and proven follows it.
 
+A wall clock that shows a time before this program existed proves nothing and is never believed. If
+there was no other yet (a first start without a battery), the first time that can be right is; what
+was written before counts as written then. What was stamped by proven gets no older by that, nor
+where somebody vouches for the wall clock (`trusted`): see `odradek.log.deadlines`.
+
 See docs/decisions/0009-retention-clock.md.
 """
 
@@ -23,7 +28,9 @@ from typing import Any, NamedTuple
 
 from attrs import evolve, frozen
 
-__all__ = ["BELIEVED_MS", "RetentionClock", "Spell", "written_ms"]
+from odradek.log.deadlines import Step, set_ahead, set_back
+
+__all__ = ["BELIEVED_MS", "PLAUSIBLE_MS", "RetentionClock", "Spell", "written_ms"]
 
 FORMAT = 1
 
@@ -36,6 +43,9 @@ BELIEVED_MS = 24 * 60 * 60 * 1000
 GAIN_MAX_MS = 10 * 60 * 1000
 """The most that is caught up with between two looks: a jump that nobody has seen, because the
 broker was not running, cannot have been told to anybody either."""
+
+PLAUSIBLE_MS = 1_666_569_600_000
+"""24 October 2022, when Python 3.11 was released, which this needs: no earlier time is right."""
 
 SPELLS_KEPT = 16
 
@@ -68,6 +78,8 @@ class RetentionClock:
     how long the machine had been up; two uptimes are compared only under the same id. `back_ms`:
     for how long the wall clock has been back, -1 while it is not; else the last of `spells` is
     not over. `lead_ms`: how much of a jump ahead that is being caught up with is believed so far.
+    `steps`: when proven was set ahead; `highest_ms`: the latest time it showed before it was set
+    back, 0 if it never was.
     """
 
     proven_ms: int
@@ -76,23 +88,35 @@ class RetentionClock:
     back_ms: int = -1
     lead_ms: int = 0
     spells: tuple[Spell, ...] = ()
+    steps: tuple[Step, ...] = ()
+    highest_ms: int = 0
+
+    @property
+    def unset(self) -> bool:
+        """Whether the wall clock has never yet shown a time that can be right."""
+        return self.proven_ms < PLAUSIBLE_MS
 
     def advanced(self, wall_ms: int, boot_id: str, boot_ms: int) -> RetentionClock:
         """Return the clock at a later moment, at which the wall clock shows `wall_ms`.
 
         Time in which the machine was off counts for nothing: nobody can tell how long it was.
         """
-        elapsed = boot_ms - self.boot_ms if boot_id and boot_id == self.boot_id else 0
-        # A machine that was set back to a saved image has an uptime that goes back.
-        elapsed = max(elapsed, 0)
-        moved = evolve(self, proven_ms=self.proven_ms + elapsed, boot_id=boot_id, boot_ms=boot_ms)
+        moved, elapsed = self._moved(boot_id, boot_ms)
+        if moved.unset and wall_ms >= PLAUSIBLE_MS:
+            return moved._set(wall_ms)
         gap = wall_ms - moved.proven_ms
         if gap < -TOLERANCE_MS:
             if gap < -TOLERANCE_MS - self.lead_ms:
                 return moved._back(wall_ms, elapsed)
             # The jump ahead was put right before it was believed as a whole.
-            spells = moved._spells_after(elapsed)
-            return evolve(moved, proven_ms=wall_ms, lead_ms=0, back_ms=-1, spells=spells)
+            return evolve(
+                moved,
+                proven_ms=wall_ms,
+                lead_ms=0,
+                back_ms=-1,
+                spells=moved._spells_after(elapsed),
+                highest_ms=max(moved.highest_ms, moved.proven_ms),
+            )
         gained = min(max(gap, -elapsed), elapsed, GAIN_MAX_MS)
         return evolve(
             moved,
@@ -102,12 +126,56 @@ class RetentionClock:
             spells=moved._spells_after(elapsed),
         )
 
+    def trusted(self, wall_ms: int, boot_id: str, boot_ms: int) -> RetentionClock:
+        """Return the clock at a later moment, at which somebody vouches for the wall clock.
+
+        They cannot vouch for a time that cannot be right: then it is as `advanced`.
+        """
+        if wall_ms < PLAUSIBLE_MS:
+            return self.advanced(wall_ms, boot_id, boot_ms)
+        moved, elapsed = self._moved(boot_id, boot_ms)
+        if moved.unset:
+            return moved._set(wall_ms)
+        return evolve(moved, spells=moved._spells_after(elapsed))._believing(wall_ms)
+
+    def _moved(self, boot_id: str, boot_ms: int) -> tuple[RetentionClock, int]:
+        """The clock after the time that really passed, and how much that is."""
+        elapsed = boot_ms - self.boot_ms if boot_id and boot_id == self.boot_id else 0
+        # A machine that was set back to a saved image has an uptime that goes back.
+        elapsed = max(elapsed, 0)
+        proven_ms = self.proven_ms + elapsed
+        return evolve(self, proven_ms=proven_ms, boot_id=boot_id, boot_ms=boot_ms), elapsed
+
+    def _set(self, wall_ms: int) -> RetentionClock:
+        """Go by the first time that can be right.
+
+        Should it be wrong after all, that deletes nothing: whatever is there counts as written now.
+        """
+        return evolve(self, spells=(Spell(0, wall_ms, wall_ms),))._believing(wall_ms)
+
+    def _believing(self, wall_ms: int) -> RetentionClock:
+        """Set proven to the wall clock, without a change to how old anything stamped by it is."""
+        steps, gap = self.steps, wall_ms - self.proven_ms
+        # Less is slewing, of which there would be a step at each look.
+        if gap > TOLERANCE_MS:
+            steps = set_ahead(steps, max(self.proven_ms, self.highest_ms), gap)
+        elif gap < -TOLERANCE_MS:
+            steps = set_back(steps, -gap)
+        return evolve(
+            self,
+            proven_ms=wall_ms,
+            lead_ms=0,
+            back_ms=-1,
+            spells=tuple(spell for spell in self.spells if spell.until_ms <= wall_ms),
+            steps=steps,
+            highest_ms=max(self.highest_ms, self.proven_ms) if gap < 0 else self.highest_ms,
+        )
+
     def _back(self, wall_ms: int, elapsed: int) -> RetentionClock:
         """Go on while the wall clock is back; the times of this clock have moved already."""
         back_ms = self.back_ms + elapsed if self.back_ms >= 0 else 0
-        if back_ms > BELIEVED_MS:
-            spells = tuple(spell for spell in self.spells if spell.until_ms <= wall_ms)
-            return evolve(self, proven_ms=wall_ms, lead_ms=0, back_ms=-1, spells=spells)
+        if back_ms > BELIEVED_MS and wall_ms >= PLAUSIBLE_MS:
+            return self._believing(wall_ms)
         spells = self._spells_after(elapsed)
         if self.back_ms >= 0:
             last = spells[-1]
@@ -149,6 +217,8 @@ class RetentionClock:
             "back_ms": self.back_ms,
             "lead_ms": self.lead_ms,
             "spells": self.spells,
+            "steps": self.steps,
+            "highest_ms": self.highest_ms,
         }
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
@@ -158,11 +228,12 @@ class RetentionClock:
         value = json.loads(data)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError(f"it is not a clock of format {FORMAT}")
-        boot_id, spells = value.get("boot_id"), value.get("spells")
-        if not isinstance(boot_id, str) or not isinstance(spells, list):
-            raise ValueError("the id of an uptime or the spells are missing")
+        boot_id, spells, steps = value.get("boot_id"), value.get("spells"), value.get("steps", [])
+        if not (isinstance(boot_id, str) and isinstance(spells, list) and isinstance(steps, list)):
+            raise ValueError("the id of an uptime, the spells or the steps are missing")
         names = ("proven_ms", "boot_ms", "back_ms", "lead_ms")
-        proven_ms, boot_ms, back_ms, lead_ms = _numbers([value.get(name) for name in names], 4)
+        numbers = [*(value.get(name) for name in names), value.get("highest_ms", 0)]
+        proven_ms, boot_ms, back_ms, lead_ms, highest_ms = _numbers(numbers, 5)
         if back_ms >= 0 and not spells:
             raise ValueError("the spell that is not over is missing")
         return cls(
@@ -172,6 +243,8 @@ class RetentionClock:
             back_ms=back_ms,
             lead_ms=lead_ms,
             spells=tuple(Spell(*_numbers(each, 3)) for each in spells),
+            steps=tuple(Step(*_numbers(each, 2)) for each in steps),
+            highest_ms=highest_ms,
         )
 
 

@@ -140,12 +140,14 @@ def plan(
     state: CleanerState,
     now_ms: int,
     first_timestamps: Mapping[int, int],
+    passed_ms: int | None = None,
 ) -> Plan | None:
     """Return the pass that is due, or None.
 
     `first_timestamps`: the timestamp in ms of the first batch of dirty segments, by segment id;
     only needed where max.compaction.lag.ms is set, and one that is missing makes nothing due.
-    `now_ms`: the time that upkeep goes by.
+    `now_ms`: the time that upkeep goes by. `passed_ms`: the time by which delete horizons have
+    passed, `now_ms` if not given.
     """
     if not settings.compacted:
         return None
@@ -172,7 +174,7 @@ def plan(
             why = "max.compaction.lag.ms has passed"
     if why is not None:
         return Plan(clean + dirty, start, dirty[-1].end_offset, clean_bytes, dirty_bytes, why)
-    if before and _horizon_passed(settings, state, now_ms):
+    if before and _horizon_passed(settings, state, now_ms if passed_ms is None else passed_ms):
         return Plan(before, start, start, clean_bytes, 0, "tombstones may go")
     return None
 
