@@ -34,13 +34,13 @@ async def open_log(
     """
     writer = await store.open_writer(key, claim)
     recovery = writer.recovery
-    if recovery.detail:  # it may have been nothing but the name of a segment
+    if recovery.detail:  # with nothing cut off too: an empty segment, a lost blob
         logger.warning(
-            "partition %d of topic %s: cut %d bytes off the end that no write had completed: %s",
+            "partition %d of topic %s: %s (cut off the end, as no write had completed it: %d bytes)",
             key.partition,
             topic,
-            recovery.cut_bytes,
             recovery.detail,
+            recovery.cut_bytes,
         )
     log = PartitionLog(key, topic, writer, settings, claim.epoch, indexes, spawn)
     try:

@@ -77,6 +77,7 @@ async def build(writer: FileWriter, chunks: AsyncIterator[Chunk]) -> Built:
             await in_thread(write_all, ops, fd, list(chunk.buffers), size)
             size = await _note(builder, chunk.batches, size)
             end = chunk.batches[-1].last_offset + 1
+            del chunk  # its bytes, before the next ones are made
             if builder.full:
                 builder.flush(ops, stem)
             if size - synced >= SYNC_BYTES:

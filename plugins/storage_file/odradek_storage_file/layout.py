@@ -28,6 +28,7 @@ __all__ = [
     "SUFFIXES",
     "ActiveEntry",
     "Manifest",
+    "NewerFormat",
     "SealedEntry",
     "blob_name",
     "deleted_name",
@@ -55,8 +56,15 @@ _SEGMENT = re.compile(r"([0-9]{20})\.log")
 _HEADER = re.compile(rb"odradek (\S+) ([0-9]+) crc32c ([0-9a-f]{8})\n")
 _FORMAT = 1
 
+MAX_OFFSET = 2**63 - 1
+"""Offsets are signed on the wire: a file that is named by a higher one is no segment."""
+
 ROWS_AT_ONCE = 256
 """Segments encoded in one go: about 0.5 ms."""
+
+
+class NewerFormat(Corrupt):
+    """A file of a format that only a newer version knows: what is in it must not be guessed."""
 
 
 def directory_name(key: PartitionKey) -> str:
@@ -78,7 +86,8 @@ def stem(base_offset: int) -> str:
 def segment_base(name: str) -> int | None:
     """Return the base offset of the segment whose data file has this name, if any."""
     found = _SEGMENT.fullmatch(name)
-    return int(found[1]) if found else None
+    base = int(found[1]) if found else MAX_OFFSET + 1
+    return base if base <= MAX_OFFSET else None
 
 
 def blob_name(number: int) -> str:
@@ -101,8 +110,13 @@ def unwrap(kind: str, data: bytes, path: str) -> bytes:
     found = _HEADER.match(data)
     if found is None or found[1] != kind.encode():
         raise Corrupt(f"{path} is not a {kind} file, or its first line is damaged")
-    if int(found[2]) != _FORMAT:
-        raise Corrupt(f"{path} has format {int(found[2])}; this version reads format {_FORMAT}")
+    if int(found[2]) > _FORMAT:
+        raise NewerFormat(
+            f"{path} has format {int(found[2])}, and this version reads format {_FORMAT}: use the "
+            "version that wrote it"
+        )
+    if int(found[2]) < _FORMAT:
+        raise Corrupt(f"{path} has format {int(found[2])}, which there never was: it is damaged")
     body = data[found.end() :]
     if crc32c(body) != int(found[3], 16):
         raise Corrupt(f"{path} fails its CRC: it is damaged")
@@ -191,8 +205,15 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Manifest:
-        """Read what `encode` wrote. Raises Corrupt, naming `path`."""
-        body = json.loads(unwrap("manifest", data, path))
+        """Read what `encode` wrote. Raises Corrupt, naming `path`; NewerFormat."""
+        body = unwrap("manifest", data, path)
+        try:
+            return cls._of(json.loads(body))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Corrupt(f"{path} is no manifest, though its CRC is right: {error!r}") from error
+
+    @classmethod
+    def _of(cls, body: dict[str, Any]) -> Manifest:
         return cls(
             key=body["key"],
             log_start=body["log_start"],

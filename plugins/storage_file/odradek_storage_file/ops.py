@@ -41,6 +41,7 @@ class Ops:
     fsync = staticmethod(os.fsync)
     ftruncate = staticmethod(os.ftruncate)
     rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
     unlink = staticmethod(os.unlink)
     mkdir = staticmethod(os.mkdir)
     statvfs: Callable[[str], os.statvfs_result] = staticmethod(os.statvfs)

@@ -7,9 +7,11 @@ leaves alone stays where it is, so putting back works as long as that is still t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +22,16 @@ from odradek_storage_file import layout
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.lock import DirectoryLock
 from odradek_storage_file.ops import Ops, write_atomically
-from odradek_storage_file.saving import read_file, read_manifest
+from odradek_storage_file.saving import copy_file, read_file, read_manifest
 from odradek_storage_file.verify import segment_bases
 
 __all__ = ["Aside", "Entry", "delete", "entries", "restore"]
 
 RECORD = "repair"
 """Name of the file that says what a repair did."""
+
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
+"""The file system has no second names for a file, or no more of them."""
 
 _NAME = re.compile(r"(.+)\.([0-9]+)")
 
@@ -86,7 +91,7 @@ class Aside:
         if self.manifest is not None:
             for number, _, _ in self.manifest.blobs.values():
                 name = layout.blob_name(number)
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, Corrupt):
                     data = read_file(self.ops, f"{self.source}/{name}")
                     write_atomically(self.ops, path, name, data)
             write_atomically(self.ops, path, layout.MANIFEST, self.manifest.encode())
@@ -113,9 +118,25 @@ class Aside:
         self.ops.rename(f"{self.source}/{name}", f"{path}/{name}")
         self.ops.sync_directory(path)
 
+    def keep(self, name: str) -> None:
+        """Keep a file of the partition here, whose name there is about to be another's.
+
+        It has both names until then, so that it is in its place whatever comes between. Raises
+        OSError.
+        """
+        path = self.open()
+        try:
+            self.ops.link(f"{self.source}/{name}", f"{path}/{name}")
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            copy_file(self.ops, f"{self.source}/{name}", f"{path}/{name}")
+        self.ops.sync_directory(path)
+
 
 def entries(root: str) -> list[Entry]:
     """Return what is set aside, oldest first. Takes no lock. Raises OSError."""
+    os.stat(root)  # nothing set aside is not the same as no such directory
     home = f"{root}/{layout.QUARANTINE}"
     try:
         names = os.listdir(home)
@@ -168,7 +189,10 @@ def delete(root: str, name: str) -> None:
         ops = Ops()
         # The record last: what a crash leaves is still listed, and can be deleted again.
         for file in sorted(os.listdir(path), key=lambda file: file == RECORD):
-            ops.remove(f"{path}/{file}")
+            if os.path.isdir(f"{path}/{file}"):  # set aside because it was no file
+                shutil.rmtree(f"{path}/{file}")
+            else:
+                ops.remove(f"{path}/{file}")
         os.rmdir(path)
         ops.sync_directory(f"{root}/{layout.QUARANTINE}")
     finally:
@@ -230,7 +254,7 @@ class _Restoring:
         for name in gone:
             aside.move(name)
         for name in sorted(self.back, key=lambda name: name == layout.MANIFEST):
-            self.ops.rename(f"{self.aside}/{name}", f"{self.path}/{name}")
+            self._put_back(name)
         self.ops.sync_directory(self.path)
         self.ops.sync_directory(self.aside)
         self.ops.remove(f"{self.aside}/{RECORD}")
@@ -240,6 +264,16 @@ class _Restoring:
         if aside.path is not None:
             done.append(f"what was in their place is set aside as {os.path.basename(aside.path)}")
         return done
+
+    def _put_back(self, name: str) -> None:
+        source, target = f"{self.aside}/{name}", f"{self.path}/{name}"
+        if os.path.isfile(source) and os.stat(source).st_nlink > 1:
+            # A crash left it with two names; what is appended here must not be appended there.
+            copy_file(self.ops, source, f"{target}.tmp")
+            self.ops.rename(f"{target}.tmp", target)
+            self.ops.unlink(source)
+        else:
+            self.ops.rename(source, target)
 
     def _replaced(self, old: Manifest | None) -> list[str]:
         """Name the files of the partition that have to make room."""

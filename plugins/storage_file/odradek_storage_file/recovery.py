@@ -23,8 +23,6 @@ from odradek.contracts.storage import (
     PartitionKey,
     Recovery,
     Unavailable,
-    crc32c,
-    find_next_valid,
     parse_header,
     scan,
 )
@@ -33,12 +31,18 @@ from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
 from odradek_storage_file.ops import Ops
-from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
+from odradek_storage_file.saving import (
+    check_kind,
+    read_blobs,
+    read_manifest,
+    read_range,
+    write_manifest,
+)
+from odradek_storage_file.searching import WINDOW, next_valid, valid_later
 from odradek_storage_file.truncation import truncate_files
 
-__all__ = ["Loaded", "create", "finish_edits", "load", "look", "next_valid"]
+__all__ = ["Loaded", "create", "finish_edits", "load", "look"]
 
-WINDOW = 4 * 1024 * 1024
 LARGEST_BATCH = 256 * 1024 * 1024
 """A length above this is taken for damage; Kafka's largest message is bounded by 2 GiB, brokers
 accept 1 MiB by default and a frame of Odradek's holds 32 MiB."""
@@ -51,6 +55,7 @@ LEFTOVERS = (".tmp", ".blob", layout.DELETED_SUFFIX)
 class Loaded:
     """A partition as found on disk, ready to be written to.
 
+    `lost`: blobs that are missing or damaged; the log goes on without them.
     The last segment is active: `builder` is its index, `manifest.active` its state at the end.
     `rolled` says that segments were found which the manifest did not have.
     """
@@ -62,6 +67,7 @@ class Loaded:
     recovery: Recovery
     saved: bool = True
     rebuild: set[int] = field(factory=set)
+    lost: tuple[str, ...] = ()
 
 
 @define
@@ -70,7 +76,7 @@ class _Tail:
 
     scanned: int = 0
     cut: int = 0
-    detail: str = ""
+    details: list[str] = field(factory=list)
 
 
 def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Loaded | None:
@@ -105,13 +111,19 @@ def load(ops: Ops, path: str, key: PartitionKey, *, repair: bool = True) -> Load
         _check_sealed(path, entry)
     tail = _Tail()
     builder, dirty = _recover(ops, path, manifest, names, tail, repair)
-    if repair and (dirty or stray or not manifest.active.created_ms):
+    blobs, lost = read_blobs(ops, path, manifest)
+    for name in lost:
+        file = layout.blob_name(manifest.blobs.pop(name)[0])
+        tail.details.append(
+            f"{path}/{file} is missing or damaged: the log goes on without blob {name!r}"
+        )
+    if repair and (dirty or stray or lost or not manifest.active.created_ms):
         if not manifest.active.created_ms:
             manifest.active.created_ms = time.time_ns() // 1_000_000
         write_manifest(ops, path, manifest)
-    blobs = {name: _read_blob(ops, path, *entry) for name, entry in manifest.blobs.items()}
-    recovery = Recovery(not (tail.scanned or tail.detail), tail.scanned, tail.cut, tail.detail)
-    return Loaded(path, manifest, builder, blobs, recovery)
+    clean = not (tail.scanned or tail.details)
+    recovery = Recovery(clean, tail.scanned, tail.cut, "; ".join(tail.details))
+    return Loaded(path, manifest, builder, blobs, recovery, lost=lost)
 
 
 def look(ops: Ops, path: str, key: PartitionKey) -> Loaded | None:
@@ -124,7 +136,9 @@ def look(ops: Ops, path: str, key: PartitionKey) -> Loaded | None:
     while True:
         attempts -= 1
         try:
-            return load(ops, path, key, repair=False)
+            found = load(ops, path, key, repair=False)
+            if found is None or not found.lost or not attempts:
+                return found
         except (Corrupt, Unavailable, FileNotFoundError):
             if not attempts:
                 raise
@@ -146,17 +160,6 @@ def create(ops: Ops, root: str, path: str, key: PartitionKey) -> Loaded:
     return Loaded(path, manifest, builder, {}, Recovery())
 
 
-def _read_blob(ops: Ops, path: str, number: int, size: int, crc: int) -> bytes:
-    file = f"{path}/{layout.blob_name(number)}"
-    try:
-        data = read_file(ops, file)
-    except FileNotFoundError:
-        data = b""
-    if len(data) != size or crc32c(data) != crc:
-        raise Corrupt(f"{file} is missing or damaged; repair the partition to do without it")
-    return data
-
-
 def finish_edits(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bool:
     """Finish the edits that the manifest decided on, remove leftovers; say if it has to change."""
     changed = bool(manifest.swaps or manifest.removed)
@@ -174,7 +177,8 @@ def finish_edits(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bo
     kept = {layout.blob_name(number) for number, _, _ in manifest.blobs.values()}
     for name in list(names):
         if ".built." in name or (name.endswith(LEFTOVERS) and name not in kept):
-            ops.remove(f"{path}/{name}")
+            with suppress(IsADirectoryError):  # somebody else's: a stray
+                ops.remove(f"{path}/{name}")
             names.discard(name)
     if changed:
         ops.sync_directory(path)
@@ -186,6 +190,7 @@ def finish_edits(ops: Ops, path: str, manifest: Manifest, names: set[str]) -> bo
 def _check_sealed(path: str, entry: SealedEntry) -> None:
     file = f"{path}/{layout.stem(entry.base)}.log"
     try:
+        check_kind(file)
         size = os.stat(file).st_size
     except FileNotFoundError:
         raise Corrupt(
@@ -218,7 +223,7 @@ def _recover(
     while True:
         file = f"{path}/{layout.stem(active.base)}.log"
         try:
-            fd = ops.open(file, (os.O_RDWR if repair else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = _open(ops, file, repair)
         except FileNotFoundError:
             if active.size:
                 raise Corrupt(
@@ -242,7 +247,9 @@ def _recover(
                 if problem is not None:
                     _judge(ops, path, fd, file, size, manifest, later, problem)
                     tail.cut += size - active.size
-                    tail.detail = f"{file}: {problem} at byte {active.size}; nothing valid follows"
+                    tail.details.append(
+                        f"{file}: {problem} at byte {active.size}; nothing valid follows"
+                    )
                     if repair:
                         ops.ftruncate(fd, active.size)
                     _cut_later(ops, path, later, tail, repair)
@@ -258,11 +265,11 @@ def _recover(
             # Any fsync on the file system can make a new file's name durable before the end of the
             # file before it: ext4 writes the whole journal. Then nothing is in the new one yet.
             gap = f"{path}/{layout.stem(later[0])}.log follows offset {active.end - 1}"
-            if later[0] < active.end or _valid_later(ops, path, later, active.end) is not None:
+            if later[0] < active.end or valid_later(ops, path, later, active.end) is not None:
                 raise Corrupt(
                     f"{gap}: the bytes between are gone; repair the partition to go on without them"
                 )
-            tail.detail = f"{gap} with nothing valid in it"
+            tail.details.append(f"{gap} with nothing valid in it")
             _cut_later(ops, path, later, tail, repair)
             return builder, dirty
         _seal(ops, path, manifest, builder, repair)
@@ -272,6 +279,11 @@ def _recover(
         manifest.next_id += 1
         manifest.active = active
         builder = IndexBuilder(base)
+
+
+def _open(ops: Ops, file: str, write: bool) -> int:
+    check_kind(file)
+    return ops.open(file, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
 
 def _seal(ops: Ops, path: str, manifest: Manifest, builder: IndexBuilder, repair: bool) -> None:
@@ -368,27 +380,13 @@ def _judge(
     active = manifest.active
     found = next_valid(ops, fd, active.size, size, active.end)
     where = None if found is None else f"byte {found} of {file}"
-    where = where or _valid_later(ops, path, later, active.end)
+    where = where or valid_later(ops, path, later, active.end)
     if where is not None:
         raise Corrupt(
             f"{file}: {problem} at byte {active.size} (offset {active.end}), with a valid batch "
             f"after it at {where}; nothing was removed. Fetch the partition from "
             "a replica, restore the file, or repair the partition to cut it there"
         )
-
-
-def _valid_later(ops: Ops, path: str, later: list[int], min_offset: int) -> str | None:
-    """Say where the first valid batch of the segments is, None if there is none."""
-    for base in later:
-        where = f"{path}/{layout.stem(base)}.log"
-        fd = ops.open(where, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            found = next_valid(ops, fd, 0, os.fstat(fd).st_size, min_offset)
-        finally:
-            ops.close(fd)
-        if found is not None:
-            return f"byte {found} of {where}"
-    return None
 
 
 def _cut_later(ops: Ops, path: str, later: list[int], tail: _Tail, repair: bool) -> None:
@@ -398,21 +396,3 @@ def _cut_later(ops: Ops, path: str, later: list[int], tail: _Tail, repair: bool)
         if repair:
             for suffix in layout.SUFFIXES:
                 ops.remove(f"{path}/{layout.stem(base)}{suffix}")
-
-
-def next_valid(ops: Ops, fd: int, position: int, size: int, min_offset: int) -> int | None:
-    """Return the first byte of [position, size) where a valid batch starts, or None.
-
-    Windows overlap by half, so that a batch of up to half of one is always whole in one; a larger
-    batch behind damage is found when it fits into what is read at once.
-    """
-    step = 2 * 16 * WINDOW
-    while position < size:
-        data = read_range(ops, fd, position, min(step, size - position))
-        found = find_next_valid(memoryview(data), 0, min_offset=min_offset)
-        if found is not None:
-            return position + found
-        if len(data) < step:
-            return None
-        position += step // 2
-    return None

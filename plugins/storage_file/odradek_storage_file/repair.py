@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
 from typing import Literal
 
@@ -17,24 +16,24 @@ from attrs import define, field
 
 from odradek.contracts.storage import (
     HEADER_SIZE,
+    MAX_RELATIVE_OFFSET,
     Corrupt,
     OutOfRange,
     PartitionKey,
-    crc32c,
 )
-from odradek.contracts.storage_gaps import GAPS_BLOB, decode_gaps, encode_gaps
 from odradek.errors import CorruptBatch
 from odradek.record import assign
 from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder
-from odradek_storage_file.layout import ActiveEntry, Manifest, SealedEntry
+from odradek_storage_file.layout import ActiveEntry, Manifest, NewerFormat, SealedEntry
 from odradek_storage_file.lock import DirectoryLock
 from odradek_storage_file.mending import mend
-from odradek_storage_file.ops import Ops, write_all, write_atomically
+from odradek_storage_file.ops import Ops, write_all
 from odradek_storage_file.quarantine import Aside
+from odradek_storage_file.rebuilding import make_manifest, note_gaps
 from odradek_storage_file.recovery import finish_edits
-from odradek_storage_file.saving import read_file, read_manifest, read_range, write_manifest
-from odradek_storage_file.sifting import Kept, sound, valid
+from odradek_storage_file.saving import read_blobs, read_manifest, read_range, write_manifest
+from odradek_storage_file.sifting import Kept, claimed_end, sound, valid
 from odradek_storage_file.truncation import truncate_files
 from odradek_storage_file.verify import WINDOW, segment_bases
 
@@ -54,18 +53,20 @@ def repair(root: str, key: PartitionKey, *, how: Literal["cut", "skip"] = "cut")
     """Make a partition one that opens, and say what was done.
 
     `cut` ends the log before the first damaged byte, as a replica does that will fetch the rest
-    again. `skip` leaves out what is damaged and keeps every valid batch after it: for the only
-    copy; offsets then have a gap. A base offset or a leader epoch, which no CRC covers, is put
-    right where its neighbours or the manifest tell it.
+    again; offsets from there on are given anew. Damage below the log start cuts nothing off.
+    `skip` leaves out what is damaged and keeps every valid batch after it: for the only copy;
+    offsets then have a gap, and the log ends no lower than it is known to have ended. A base
+    offset or a leader epoch, which no CRC covers, is put right where its neighbours or the
+    manifest tell it. The log never ends below its start.
 
     Files that lose bytes are moved whole to `quarantine/`, and written anew from their good parts.
     Indexes are rebuilt; a manifest that cannot be read is made from the segments, and then the log
-    starts at the first of them, and blobs are lost.
+    starts at the first of them, and blobs are lost. After a crash it can be done again.
 
     Offsets that are left out are noted in the log (`odradek.contracts.storage_gaps`).
 
     Raises Unavailable while another process has the directory, OutOfRange if there is no such
-    partition, OSError.
+    partition, Corrupt for a manifest of a newer format (nothing was changed), OSError.
     """
     ops = Ops()
     path = f"{root}/{layout.directory_name(key)}"
@@ -89,13 +90,21 @@ class _Repair:
         self._ends: dict[int, int] = {}  # of each segment, the offset that ends it at the latest
         now_ms = time.time_ns() // 1_000_000
         self._aside = Aside(ops, root, key, now_ms, reason=self.report.actions)
+        self._log_start = 0
+        self._reached = 0  # how far the log went, as far as is known
         self._guessing = False  # without a manifest nobody knows what made a gap
         self._lost = False  # something was left out right before this place
+        self._torn = False  # likewise, but for what a lost manifest makes unknown
 
     def run(self) -> RepairReport:
         key = self.report.key
         try:
             manifest: Manifest | None = read_manifest(self.ops, self.path, key)
+        except NewerFormat as error:
+            raise Corrupt(
+                f"{error}; nothing was changed. Where no newer version ever ran, the file is "
+                "damaged: move it away, and repair again"
+            ) from None
         except (Corrupt, FileNotFoundError) as error:
             self._did(f"made a manifest from the segments: {error}")
             manifest = None
@@ -109,10 +118,12 @@ class _Repair:
             self._active_base = manifest.active.base
             if manifest.active.size:
                 self._recovery_points[manifest.active.base] = manifest.active.end
+            self._log_start = manifest.log_start
+            self._reached = max([manifest.active.end, *(e.end for e in manifest.sealed)])
         kept = self._segments(known)
         new = self._manifest(manifest, kept, known)
         self._blobs(manifest, new)
-        self._gaps(new, kept)
+        note_gaps(self.ops, self.path, new, kept)
         if manifest is None:
             self._without_manifest(new)
         elif self.report.actions:
@@ -153,10 +164,17 @@ class _Repair:
 
     def _without_manifest(self, new: Manifest) -> None:
         """Set aside what only the lost manifest could have told the meaning of."""
+        self._did(
+            f"the log starts at offset {new.log_start} now: what was deleted by moving its start "
+            "within a segment is back"
+        )
         kept = {layout.blob_name(number) for number, _, _ in new.blobs.values()}
         for name in sorted(os.listdir(self.path)):
-            if name == layout.MANIFEST or (name.endswith(".blob") and name not in kept):
+            if name == layout.MANIFEST:
                 self._aside.move(name)
+            elif name.endswith(".blob") and name not in kept:
+                self._aside.move(name)
+                self._did(f"set {name} aside: without the manifest nobody knows what it is")
 
     def _segments(self, known: dict[int, SealedEntry]) -> list[Kept]:
         """Check every segment; rewrite or move those that are damaged."""
@@ -169,28 +187,34 @@ class _Repair:
         for base in bases:
             name = f"{layout.stem(base)}.log"
             due = known[base].end if base in known else self._recovery_points.get(base, 0)
-            if not os.path.exists(f"{self.path}/{name}"):
-                self._did(f"{name} is missing: offsets {base} to {due - 1} are gone")
-                self._lost = True
-                cut = cut or self.how == "cut"
+            if not cut and self._is_missing(name, base, due):
+                cut = self._cuts(base)
                 continue
             if cut:
-                self._aside.move(name)
-                self._did(f"set {name} aside, which follows the damage")
+                self._cut_off(name)
                 continue
+            # Rolled since the manifest: such a segment began where the one before it ended.
+            gap = bool(kept) and base > max(end, self._active_base) and not self._guessing
+            self._lost = self._lost or gap
             found = self._good_parts(base, end)
-            if not found.size and base in known:
-                self._aside.move(name)
-                self._did(f"set {name} aside, of which nothing is valid")
-            elif not found.whole:
+            stray = gap or (self._guessing and not self._follows(base, kept))
+            if not found.size and (base in known or not found.whole or found.end < due or stray):
+                self._give_up(name, base, kept)
+                cut = self._cuts(base) and (base in known or found.end < due or not found.whole)
+                continue
+            if gap:
+                self._did(f"offsets {end} to {base - 1} before {name} are gone")
+                if self.how == "cut":
+                    self._cut_off(name)
+                    cut = True
+                    continue
+            if not found.whole:
                 self._rewrite(name, found)
             elif found.end < due:
                 self._did(f"{name} is short: offsets {found.end} to {due - 1} are gone")
-                self._lost = True
-            cut = self.how == "cut" and (found.lost or found.end < due)
-            if not found.size and base in known:
-                self._lost = True
-                continue
+                self._lost = self._torn = True
+            short = found.torn or found.end < due
+            cut = found.ended or (short and self._cuts(base))
             end = found.end
             if base in known:
                 found.index.seal()
@@ -200,12 +224,53 @@ class _Repair:
             kept.append(found)
         return kept
 
+    def _is_missing(self, name: str, base: int, due: int) -> bool:
+        """Say whether a segment's data is missing; what is no file is set aside."""
+        if os.path.isfile(f"{self.path}/{name}"):
+            return False
+        if os.path.lexists(f"{self.path}/{name}"):
+            self._aside.move(name)
+            self._did(f"set {name} aside, which is no file")
+        if due > base:
+            self._did(f"{name} is missing: offsets {base} to {due - 1} are gone")
+        self._lost = self._torn = True
+        return True
+
+    def _cut_off(self, name: str) -> None:
+        if os.path.lexists(f"{self.path}/{name}"):
+            self._aside.move(name)
+            self._did(f"set {name} aside, which follows the damage")
+
+    def _cuts(self, base: int) -> bool:
+        """Whether the log is to be cut at what is lost at the end of a segment."""
+        end = self._ends.get(base)
+        return self.how == "cut" and (end is None or end > self._log_start)
+
+    def _give_up(self, name: str, base: int, kept: Sequence[Kept]) -> None:
+        """Set a segment aside of which nothing is valid."""
+        size = os.stat(f"{self.path}/{name}").st_size
+        self._aside.move(name)
+        self._did(f"set {name} aside, of which nothing is valid")
+        # Its name tells how far the log went, unless it cannot follow what is before it. An empty
+        # file behind a sound log is a stray: opening would remove it.
+        if self._follows(base, kept) and (size or self._torn):
+            self._reached = max(self._reached, base)
+        self._lost = self._torn = True
+
+    def _follows(self, base: int, kept: Sequence[Kept]) -> bool:
+        """Whether a segment can come next: the one before it spans 2**31 offsets at most."""
+        return not kept or base - kept[-1].base <= MAX_RELATIVE_OFFSET + 1
+
     def _bases(self) -> list[int]:
         """The segments that belong to the log, as far as is known; others are stray files."""
         return [base for base in segment_bases(self.path) if base >= self._active_base]
 
     def _good_parts(self, base: int, end: int) -> Kept:
-        file = f"{self.path}/{layout.stem(base)}.log"
+        name = f"{layout.stem(base)}.log"
+        file = f"{self.path}/{name}"
+        # A repair that a crash interrupted may have left something out of it already.
+        guessing = self._guessing or name in self._aside.missing
+        self._lost = self._lost or guessing
         if not self._lost:
             whole = sound(self.ops, file, base, end, self._ends.get(base), self._epoch_at)
             if whole is not None:
@@ -213,16 +278,19 @@ class _Repair:
         kept = Kept(base, max(base, end), IndexBuilder(base))
         if self._lost and base > end > 0:
             kept.gaps.append((end, base))
-        batches, holes, damage = valid(self.ops, file, only_first=self.how == "cut")
-        for text in damage:
-            self._did(text)
-            kept.whole, kept.lost = False, True
+        batches, holes = valid(self.ops, file)
         metas = [each.meta for each in batches]
         due = self._ends.get(base)
         mended = mend(metas, base, kept.end, due, holes, self._epoch_at)
         for number, (each, meta) in enumerate(zip(batches, mended, strict=True)):
             if number in holes:
-                self._lost = True
+                self._did(str(holes[number]))
+                kept.whole = False
+                self._lost = self._torn = True
+            live = meta is not None and meta.base_offset > self._log_start
+            if self.how == "cut" and self._torn and live:
+                kept.whole, kept.ended = False, True
+                return kept
             if meta != each.meta:
                 kept.whole = False
                 was = f"offsets {each.meta.base_offset} to {each.meta.last_offset} of leader epoch"
@@ -235,13 +303,11 @@ class _Repair:
                     )
                 )
             if meta is None:
-                self._lost = kept.lost = True
-                if self.how == "cut":
-                    break
+                self._lost = self._torn = True
                 continue
             if self._lost and meta.base_offset > kept.end:
                 kept.gaps.append((kept.end, meta.base_offset))
-            self._lost = self._guessing
+            self._lost, self._torn = guessing, False
             start, stop = each.position, each.position + meta.size
             if kept.ranges and kept.ranges[-1][1] == start:
                 start = kept.ranges.pop()[0]
@@ -250,7 +316,12 @@ class _Repair:
                 kept.mended.append((kept.size, meta))
             kept.take(meta)
         if len(batches) in holes:
-            self._lost = True
+            last = holes[len(batches)]
+            self._did(str(last))
+            kept.whole = False
+            self._lost = self._torn = True
+            self._reached = max(self._reached, claimed_end(self.ops, file, last.position, kept.end))
+        kept.torn = self._torn
         return kept
 
     def _epoch_at(self, offset: int) -> int | None:
@@ -266,7 +337,7 @@ class _Repair:
         return found
 
     def _rewrite(self, name: str, kept: Kept) -> None:
-        """Put the good parts in place of a damaged file, which is moved aside."""
+        """Put the good parts in place of a damaged file, which is kept aside."""
         ops = self.ops
         file = f"{self.path}/{name}"
         source = ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -286,7 +357,7 @@ class _Repair:
         finally:
             ops.close(source)
             ops.close(target)
-        self._aside.move(name)
+        self._aside.keep(name)
         ops.rename(f"{file}.tmp", file)
         ops.sync_directory(self.path)
         self._did(f"kept {size} bytes of {name}, up to offset {kept.end}, and the whole aside")
@@ -294,79 +365,23 @@ class _Repair:
     def _manifest(
         self, old: Manifest | None, kept: list[Kept], known: dict[int, SealedEntry]
     ) -> Manifest:
-        new = Manifest(str(self.report.key))
-        if old is not None:
-            new.next_id, new.next_file = old.next_id, old.next_file
-            new.log_start = old.log_start
-        elif kept:
-            new.log_start = kept[0].base
-        ids = {base: entry.id for base, entry in known.items()}
-        if old is not None:
-            ids[old.active.base] = old.active.id
-        now = time.time_ns() // 1_000_000
-        for i, each in enumerate(kept):
-            if each.base not in ids:
-                ids[each.base] = 2 * new.next_id
-                new.next_id += 1
-            for entry in each.epochs:
-                if not new.epochs or entry.epoch > new.epochs[-1].epoch:
-                    new.epochs.append(entry)
-            builder = each.index
-            last = i == len(kept) - 1 and (each.base not in known)
-            if not last and each.base not in known:
-                builder.seal()
-                builder.flush(self.ops, f"{self.path}/{layout.stem(each.base)}")
-            created = known[each.base].created_ms if each.base in known else now
-            if last:
-                new.active = ActiveEntry(
-                    ids[each.base], each.base, each.end, each.size, created, builder.state()
-                )
-            else:
-                new.sealed.append(
-                    SealedEntry(
-                        ids[each.base],
-                        each.base,
-                        each.end,
-                        each.size,
-                        builder.max_timestamp,
-                        builder.max_timestamp_offset,
-                        created,
-                        builder.rows,
-                        builder.crc,
-                    )
-                )
-        if not kept or kept[-1].base in known:  # the active segment went: begin a new one
-            end = max(kept[-1].end if kept else 0, new.log_start)
-            state = IndexBuilder(end).state()
-            new.active = ActiveEntry(2 * new.next_id, end, end, 0, now, state)
-            new.next_id += 1
-        return new
-
-    def _gaps(self, new: Manifest, kept: Sequence[Kept]) -> None:
-        """Note which offsets were left out, or the log would look as if it had lost them."""
-        gaps = [gap for each in kept for gap in each.gaps]
-        if not gaps:
-            return
-        if GAPS_BLOB in new.blobs:
-            number, _, _ = new.blobs[GAPS_BLOB]
-            with suppress(ValueError):
-                gaps += decode_gaps(read_file(self.ops, f"{self.path}/{layout.blob_name(number)}"))
-        end = new.active.end
-        data = encode_gaps((low, min(high, end)) for low, high in gaps if low < end)
-        number = new.next_file
-        new.next_file += 1
-        write_atomically(self.ops, self.path, layout.blob_name(number), data)
-        new.blobs[GAPS_BLOB] = (number, len(data), crc32c(data))
+        end = max(kept[-1].end if kept else 0, self._log_start)
+        if self.how == "skip":
+            end = max(end, self._reached)  # offsets that were given once must not be given again
+        if kept and kept[-1].end < end:
+            if not kept[-1].size:
+                self._aside.move(f"{layout.stem(kept.pop().base)}.log")
+            self._did(f"the log goes on at offset {end}")
+        return make_manifest(self.ops, self.path, self.report.key, old, kept, known, end)
 
     def _blobs(self, old: Manifest | None, new: Manifest) -> None:
-        for name, (number, size, crc) in (old.blobs if old else {}).items():
-            try:
-                data = read_file(self.ops, f"{self.path}/{layout.blob_name(number)}")
-            except FileNotFoundError:
-                data = b""
-            if len(data) == size and crc32c(data) == crc:
-                new.blobs[name] = (number, size, crc)
-                continue
+        if old is None:
+            return
+        sound, lost = read_blobs(self.ops, self.path, old)
+        for name in sound:
+            new.blobs[name] = old.blobs[name]
+        for name in lost:
             self._did(f"gave up blob {name!r}, which is missing or damaged")
-            if data:
-                self._aside.move(layout.blob_name(number))
+            file = layout.blob_name(old.blobs[name][0])
+            if os.path.lexists(f"{self.path}/{file}"):
+                self._aside.move(file)

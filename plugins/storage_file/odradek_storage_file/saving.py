@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import stat
 
-from odradek.contracts.storage import Corrupt, PartitionKey
+from odradek.contracts.storage import Corrupt, PartitionKey, crc32c
 from odradek_storage_file import layout
-from odradek_storage_file.layout import Manifest
+from odradek_storage_file.layout import Manifest, NewerFormat
 from odradek_storage_file.ops import NO_SPACE, Ops, write_all, write_atomically
 from odradek_storage_file.space import Space
 
-__all__ = ["read_file", "read_manifest", "read_range", "save_manifest", "write_manifest"]
+__all__ = [
+    "check_kind",
+    "copy_file",
+    "read_blobs",
+    "read_file",
+    "read_manifest",
+    "read_range",
+    "save_manifest",
+    "write_manifest",
+]
 
 
 def write_manifest(ops: Ops, path: str, manifest: Manifest) -> None:
@@ -57,10 +67,12 @@ def _write_epochs(ops: Ops, path: str, manifest: Manifest) -> None:
 
 
 def read_manifest(ops: Ops, path: str, key: PartitionKey) -> Manifest:
-    """Read and check a partition's manifest. Raises Corrupt, OSError."""
+    """Read and check a partition's manifest. Raises Corrupt, NewerFormat, OSError."""
     file = f"{path}/{layout.MANIFEST}"
     try:
         manifest = Manifest.decode(read_file(ops, file), file)
+    except NewerFormat:
+        raise
     except Corrupt as error:
         raise Corrupt(f"{error}; repair the partition to make it from the segments") from None
     if manifest.key != str(key):
@@ -69,7 +81,8 @@ def read_manifest(ops: Ops, path: str, key: PartitionKey) -> Manifest:
 
 
 def read_file(ops: Ops, path: str) -> bytes:
-    """Return the whole of a small file. Raises OSError."""
+    """Return the whole of a small file. Raises OSError, and Corrupt where it is no file."""
+    check_kind(path)
     fd = ops.open_patiently(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -78,6 +91,53 @@ def read_file(ops: Ops, path: str) -> bytes:
             parts.append(data)
             position += len(data)
         return b"".join(parts)
+    finally:
+        ops.close(fd)
+
+
+def read_blobs(ops: Ops, path: str, manifest: Manifest) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the blobs that are as the manifest says, and the names of those that are not.
+
+    Raises OSError.
+    """
+    blobs = {}
+    lost = []
+    for name, (number, size, crc) in manifest.blobs.items():
+        try:
+            data = read_file(ops, f"{path}/{layout.blob_name(number)}")
+        except (Corrupt, FileNotFoundError):
+            data = b""
+        if len(data) == size and crc32c(data) == crc:
+            blobs[name] = data
+        else:
+            lost.append(name)
+    return blobs, tuple(lost)
+
+
+def check_kind(path: str) -> None:
+    """Raise Corrupt where something else than a file has the name: a pipe would never answer.
+
+    Raises OSError.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise Corrupt(
+            f"{path} is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, no file"
+        )
+
+
+def copy_file(ops: Ops, source: str, target: str) -> None:
+    """Copy a file of any size, durably but for its name. Raises OSError."""
+    fd = ops.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        copy = ops.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            size = 0
+            while data := ops.pread(fd, 1 << 20, size):
+                size += write_all(ops, copy, [data], size)
+            ops.fsync(copy)
+        finally:
+            ops.close(copy)
     finally:
         ops.close(fd)
 

@@ -7,20 +7,28 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from odradek.contracts.storage import MAX_RELATIVE_OFFSET, BatchMeta, EpochStart
+from odradek.contracts.storage import (
+    HEADER_SIZE,
+    MAX_RELATIVE_OFFSET,
+    BatchMeta,
+    EpochStart,
+    parse_header,
+)
+from odradek.errors import CorruptBatch
 from odradek_storage_file.indexes import IndexBuilder
 from odradek_storage_file.ops import Ops
-from odradek_storage_file.verify import DumpedBatch, walk_segment
+from odradek_storage_file.verify import DumpedBatch, Finding, walk_segment
 
-__all__ = ["Kept", "sound", "valid"]
+__all__ = ["Kept", "claimed_end", "sound", "valid"]
 
 
 @define
 class Kept:
     """What is good of one segment file.
 
-    `whole`: nothing in it has to be changed. `lost`: something has to be left out. `ranges`: bytes
-    of the file that are kept, and `mended`: headers to put right, by position in what is kept.
+    `whole`: nothing in it has to be changed. `ended`: the log is cut within it. `torn`: what
+    comes last in it has to be left out. `ranges`: bytes of the file that are kept, and `mended`:
+    headers to put right, by position in what is kept.
     """
 
     base: int
@@ -28,7 +36,8 @@ class Kept:
     index: IndexBuilder
     size: int = 0
     whole: bool = True
-    lost: bool = False
+    ended: bool = False
+    torn: bool = False
     ranges: list[tuple[int, int]] = field(factory=list)
     mended: list[tuple[int, BatchMeta]] = field(factory=list)
     gaps: list[tuple[int, int]] = field(factory=list)
@@ -76,26 +85,45 @@ def sound(
     return kept
 
 
-def valid(
-    ops: Ops, file: str, *, only_first: bool
-) -> tuple[list[DumpedBatch], set[int], list[str]]:
-    """Return the batches whose CRC is right, the numbers of those behind damage, and the damage.
+def valid(ops: Ops, file: str) -> tuple[list[DumpedBatch], dict[int, Finding]]:
+    """Return the batches whose CRC is right, and the damage by the number of the batch behind it.
 
-    `only_first`: stop at the first damage. Raises OSError.
+    Raises OSError.
     """
     batches: list[DumpedBatch] = []
-    holes: set[int] = set()
-    damage: list[str] = []
+    holes: dict[int, Finding] = {}
     fd = ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for each in walk_segment(ops, fd, file, os.fstat(fd).st_size):
             if isinstance(each, DumpedBatch):
                 batches.append(each)
-                continue
-            holes.add(len(batches))
-            damage.append(str(each))
-            if only_first:
-                break
+            else:
+                holes[len(batches)] = each
     finally:
         ops.close(fd)
-    return batches, holes, damage
+    return batches, holes
+
+
+def claimed_end(ops: Ops, file: str, position: int, end: int) -> int:
+    """Return the offset to which damaged batches at the end of a file go, by their headers.
+
+    `end`: where the log ends before byte `position`. A header counts if its batch begins there and
+    all its bytes are in the file, so what it says was written once. Raises OSError.
+    """
+    fd = ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        while position + HEADER_SIZE <= size:
+            try:
+                meta = parse_header(ops.pread(fd, HEADER_SIZE, position))
+            except CorruptBatch:
+                break
+            position += meta.size
+            # The damage may be in one of the two; too large a gap does no harm, reused offsets do.
+            count = max(meta.last_offset - end + 1, meta.record_count)
+            if meta.base_offset != end or position > size or count < 1:
+                break
+            end += count
+    finally:
+        ops.close(fd)
+    return end

@@ -225,6 +225,8 @@ class FileStore(SegmentStore):
             if error.errno in NO_SPACE:
                 raise self.space.exhausted() from error
             raise Unavailable(f"cannot open {path}: {error}") from error
+        except layout.NewerFormat:
+            raise
         except Corrupt as error:
             raise Corrupt(
                 f"{error} (with the broker stopped: `odradek log repair {key} "

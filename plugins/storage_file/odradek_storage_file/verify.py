@@ -11,7 +11,6 @@ from odradek.contracts.storage import (
     BatchMeta,
     Corrupt,
     PartitionKey,
-    crc32c,
     scan,
 )
 from odradek.errors import CorruptBatch
@@ -19,8 +18,14 @@ from odradek_storage_file import layout
 from odradek_storage_file.indexes import IndexBuilder, walk
 from odradek_storage_file.layout import ActiveEntry, SealedEntry
 from odradek_storage_file.ops import Ops
-from odradek_storage_file.recovery import next_valid
-from odradek_storage_file.saving import read_file, read_manifest, read_range
+from odradek_storage_file.saving import (
+    check_kind,
+    read_blobs,
+    read_file,
+    read_manifest,
+    read_range,
+)
+from odradek_storage_file.searching import next_valid
 
 __all__ = [
     "DumpedBatch",
@@ -85,8 +90,12 @@ def partitions(root: str) -> list[PartitionKey]:
 
 
 def dump_segment(path: str) -> Iterator[DumpedBatch | Finding]:
-    """Walk a segment file; after damage go on at the next valid batch. Raises OSError."""
+    """Walk a segment file; after damage go on at the next valid batch.
+
+    Raises OSError, and Corrupt where it is no file.
+    """
     ops = Ops()
+    check_kind(path)
     fd = ops.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield from walk_segment(ops, fd, path, os.fstat(fd).st_size)
@@ -184,16 +193,32 @@ def _verify(ops: Ops, path: str, key: PartitionKey, headers_only: bool) -> Parti
     for base in segment_bases(path):
         if base > active.base:
             later = ActiveEntry(-1, base, end, 0, 0, {})
-            end = _verify_segment(ops, path, later, end, report, headers_only)
+            found = _verify_segment(ops, path, later, end, report, headers_only)
+            if base > end and found == base:
+                report.findings.append(
+                    Finding(
+                        f"{path}/{layout.stem(base)}.log",
+                        0,
+                        f"nothing valid is in it, and offset {end} is due: the next start removes "
+                        "it",
+                        severe=False,
+                    )
+                )
+                continue
+            end = found
     report.end_offset = end
-    for name, (number, size, crc) in manifest.blobs.items():
-        file = f"{path}/{layout.blob_name(number)}"
-        try:
-            data = read_file(ops, file)
-        except FileNotFoundError:
-            data = b""
-        if len(data) != size or crc32c(data) != crc:
-            report.findings.append(Finding(file, 0, f"blob {name!r} is missing or damaged"))
+    if manifest.log_start > end:
+        report.findings.append(
+            Finding(
+                f"{path}/{layout.MANIFEST}",
+                0,
+                f"the log starts at offset {manifest.log_start}, and ends at {end}",
+            )
+        )
+    for name in read_blobs(ops, path, manifest)[1]:
+        file = f"{path}/{layout.blob_name(manifest.blobs[name][0])}"
+        text = f"blob {name!r} is missing or damaged; the next start goes on without it"
+        report.findings.append(Finding(file, 0, text, severe=False))
     return report
 
 
@@ -216,7 +241,11 @@ def _verify_segment(
     file = stem + ".log"
     report.segments += 1
     try:
+        check_kind(file)
         fd = ops.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except Corrupt as error:
+        report.findings.append(Finding(file, 0, str(error)))
+        return max(end, entry.end)
     except FileNotFoundError:
         if entry.size or isinstance(entry, SealedEntry):
             report.findings.append(Finding(file, 0, "the file is missing"))
@@ -270,7 +299,7 @@ def _verify_indexes(ops: Ops, stem: str, builder: IndexBuilder, report: Partitio
     for suffix, expected in builder.files().items():
         try:
             found = read_file(ops, stem + suffix)
-        except FileNotFoundError:
+        except (Corrupt, FileNotFoundError):
             found = b""
         if found != expected:
             text = "does not fit the data; it is a cache, `repair` writes it anew"
