@@ -7,7 +7,7 @@
     topics/<name>            {"id": "...", "partitions": 3, ...}     its creation is the topic's
     partitions/<id>-<n>      {"leader": 1, "leader_epoch": 4, "isr": [1], "replicas": [1]}
     deleted/<id>             {"partitions": 3, "brokers": [1]}       logs still to be removed
-    clocks/<id>              {"proven_ms": ..., "boot_id": "..."}    a broker's retention clock
+    clocks/<id>              {"proven_ms": ..., "steps": [], ...}    a broker's retention clock
 
 A topic's partitions are written with the topic, or before it where they are too many for one
 transaction, and deleted after it. So a topic that can be seen is whole, and what a crash leaves
