@@ -50,7 +50,9 @@ class Compacted:
 
     `read`: bytes read, in both passes. `rewritten`: segments replaced. `cleaned_to`: see
     `CleanerState`. `whole`: whether all that was dirty is clean now; otherwise there were more
-    keys than fit into the map, and another pass is due.
+    keys than fit into the map, and another pass is due at once. `opaque_from`: an offset at or
+    shortly before the first batch that could not be opened, behind which every tombstone stays;
+    None if there is no such batch.
     """
 
     read: int
@@ -59,6 +61,7 @@ class Compacted:
     rewritten: int
     cleaned_to: int
     whole: bool
+    opaque_from: int | None
 
 
 def state_of(log: PartitionLog) -> CleanerState:
@@ -112,8 +115,12 @@ async def compact(
     except (Corrupt, CorruptBatch) as error:
         log.damage = str(error)
         raise Corrupt(str(error)) from error
-    except OutOfRange:
-        return None  # a segment was removed, or the log closed, between two windows
+    except OutOfRange as error:
+        if log.failure is not None or not run.at_work <= set(log.segments):
+            return None  # a segment was removed, or the log closed, between two windows
+        # Everything is in its place: what is stored contradicts itself, and would again.
+        log.damage = str(error)
+        raise Corrupt(str(error)) from error
 
 
 class _Compaction:
@@ -134,6 +141,7 @@ class _Compaction:
         self.segment_bytes = settings.segment_bytes
         self.linger_ms = settings.file_delete_delay_ms
         self.windows = Windows(log, tools.worker, tools.gate)
+        self.at_work: frozenset[SegmentInfo] = frozenset()
 
     async def run(self) -> Compacted | None:
         due = self.plan
@@ -150,6 +158,7 @@ class _Compaction:
             left = tuple(segment for segment in group if segment.id in present)
             if not left:
                 continue  # retention was faster
+            self.at_work = frozenset(left)
             with self.log.holding(segment.id for segment in left):
                 old, new, count = await self._clean_group(left, cleaning)
             before += old
@@ -157,7 +166,10 @@ class _Compaction:
             rewritten += count
         state = CleanerState(end, cleaning.horizon, self.at_ms, self._touched(end))
         await self.log.edit(lambda _: LogEdit(blobs={CLEANER_BLOB: state.dump()}))
-        return Compacted(self.windows.read, before, after, rewritten, end, end == due.dirty_to)
+        return Compacted(
+            self.windows.read, before, after, rewritten, end, end == due.dirty_to,
+            cleaning.opaque_from,
+        )  # fmt: skip
 
     # -- pass 1 ------------------------------------------------------------------------------
 
@@ -170,23 +182,39 @@ class _Compaction:
             self.tools.seed,
             expected=due.dirty_to - due.dirty_from,
         )
+        if due.dirty_from >= due.dirty_to:
+            return offsets, due.dirty_to  # tombstones are to go, and nothing else
         for segment in due.segments:
             if segment.end_offset <= due.dirty_from:
                 continue
+            self.at_work = frozenset((segment,))
             position = 0
+            least = segment.base_offset
             if segment.base_offset < due.dirty_from:
                 index = await self.log.index_of(segment)
                 position = await position_of(self.reader, segment, index, due.dirty_from)
             size = WINDOW
             while position < segment.size:
                 with await self.reader.read(segment.id, position, size, Hint.ONCE) as data:
+                    bounds = least, segment.end_offset
                     used, following, full, needed = await windows.work(
-                        segment, position, data, note, offsets, due.dirty_to, windows.limit
+                        segment,
+                        position,
+                        data,
+                        note,
+                        offsets,
+                        due.dirty_to,
+                        bounds,
+                        windows.limit,
+                        windows.breathe,
                     )
                 position += used
                 if full:
                     return offsets, following
-                size = WINDOW if used else windows.larger(segment, position, size, needed)
+                if used:
+                    size, least = WINDOW, following
+                else:
+                    size = await windows.larger(segment, position, size, needed)
         return offsets, due.dirty_to
 
     # -- pass 2 ------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from attrs import define
 
 from odradek.contracts.storage import MAX_RELATIVE_OFFSET, Chunk, DataRef, Hint, SegmentInfo
 from odradek.errors import CorruptBatch
-from odradek.log.lookup import EXPANSION
 from odradek.log.partition import PartitionLog
 from odradek.log.worker import Worker
 from odradek.record import (
@@ -22,10 +21,13 @@ from odradek.record import (
     CorruptWindow,
     OffsetMap,
     clean_window,
+    crc32c,
     note_window,
     parse_header,
     scan,
 )
+from odradek.record.batch import ATTRIBUTES_POSITION, CRC_POSITION
+from odradek.record.windows import no_breath
 from odradek.types import Buffer
 
 __all__ = ["WINDOW", "Cleaning", "Gate", "Source", "Windows", "joined", "note"]
@@ -37,7 +39,15 @@ WINDOW = 1024 * 1024
 """Bytes read at a time. A few milliseconds of work: small enough to make way, large enough that
 handing it to the worker (0.1 ms) does not count."""
 
-MIN_LIMIT = 1024 * 1024
+LIMIT = 16 * 1024 * 1024
+"""The most bytes that a batch may take uncompressed, to be opened, whatever max.message.bytes is:
+memory is to be bounded. What its records are made into takes as much again at most."""
+
+MANY = 2048
+"""Batches in a window from which on the next one is smaller. Each costs the thread that answers
+requests some 2 us, in one go."""
+
+MIN_WINDOW = 64 * 1024
 MAX_POSITION = 2**31 - 1
 """How large a segment may be: positions in Kafka's indexes are 32-bit."""
 
@@ -52,13 +62,15 @@ class Gate(Protocol):
 class Windows:
     """Has windows of one log worked on, at the gate's pace.
 
-    `limit`: the most bytes a batch may have, and its records uncompressed. `read`: bytes read.
+    `limit`: the most bytes that the records of a batch may take uncompressed. `read`: bytes read.
+    `breathe`: what functions call that hold the GIL for long, see `Worker`.
     """
 
     def __init__(self, log: PartitionLog, worker: Worker, gate: Gate) -> None:
         self.reader = log.reader()
         self.gate = gate
-        self.limit = EXPANSION * max(log.settings.max_message_bytes, MIN_LIMIT)
+        self.limit = LIMIT
+        self.breathe = worker.breathe
         self.read = 0
         self._key = log.key
         self._worker = worker
@@ -75,24 +87,46 @@ class Windows:
         try:
             result = await self._worker.run(function, data, *args)
         except CorruptWindow as error:
-            raise CorruptBatch(
-                f"segment {segment.id} of {self._key} (offsets {segment.base_offset} to "
-                f"{segment.end_offset - 1}) is damaged at byte {position + error.position}: "
-                f"{error.detail}"
-            ) from None
+            raise self._damaged(segment, position + error.position, error.detail) from None
         self.read += len(data)
         await self.gate(len(data))
         return result
 
-    def larger(self, segment: SegmentInfo, position: int, size: int, needed: int) -> int:
-        """Return the size of the window that has one whole batch. Raises CorruptBatch."""
+    async def larger(self, segment: SegmentInfo, position: int, size: int, needed: int) -> int:
+        """Return the size of the window that has one whole batch. Raises CorruptBatch.
+
+        A length that is no longer usual, because of damage or because max.message.bytes was
+        lowered, is believed only when the CRC says so: nothing of that size is held before.
+        """
         left = segment.size - position
-        if size < needed <= left and needed <= self.limit:
-            return needed
-        raise CorruptBatch(
+        if needed <= size or needed > left:
+            raise self._damaged(
+                segment, position, f"a batch of {needed} bytes, {left} are left, ends elsewhere"
+            )
+        if needed > self.limit and not await self._has_right_crc(segment, position, needed):
+            raise self._damaged(
+                segment, position, f"the CRC of a batch of {needed} bytes is wrong, or its length"
+            )
+        return needed
+
+    async def _has_right_crc(self, segment: SegmentInfo, position: int, size: int) -> bool:
+        """Check a batch window by window."""
+        with await self.reader.read(segment.id, position, HEADER_SIZE, Hint.ONCE) as data:
+            head = await self.work(segment, position, data, _copied)
+        crc = crc32c(head[ATTRIBUTES_POSITION:])
+        at, end = position + HEADER_SIZE, position + size
+        while at < end:
+            with await self.reader.read(segment.id, at, min(WINDOW, end - at), Hint.ONCE) as data:
+                if not len(data):
+                    return False
+                crc = await self.work(segment, at, data, _crc_after, crc)
+                at += len(data)
+        return crc == int.from_bytes(head[CRC_POSITION:ATTRIBUTES_POSITION], "big")
+
+    def _damaged(self, segment: SegmentInfo, position: int, detail: str) -> CorruptBatch:
+        return CorruptBatch(
             f"segment {segment.id} of {self._key} (offsets {segment.base_offset} to "
-            f"{segment.end_offset - 1}) is damaged at byte {position}: a batch of {needed} bytes "
-            f"where {left} are left, and none was to be larger than {self.limit}"
+            f"{segment.end_offset - 1}) is damaged at byte {position}: {detail}"
         )
 
 
@@ -103,7 +137,8 @@ class Cleaning:
     `offsets`: the newest offset of each key, noted up to `end`. `kept`: last offsets of batches
     that stay, if only empty. `expire`: whether tombstones may still go: not once a batch could not
     be opened, which may hold a record that a later tombstone deletes. `horizon`: the earliest
-    delete horizon of a tombstone that stays. A worker reads this; it changes between two windows.
+    delete horizon of a tombstone that stays. `opaque_from`: an offset at or shortly before the
+    first batch that could not be opened. A worker reads this; it changes between two windows.
     """
 
     offsets: OffsetMap
@@ -113,13 +148,18 @@ class Cleaning:
     kept: frozenset[int]
     expire: bool = True
     horizon: int | None = None
+    opaque_from: int | None = None
 
 
 class _Window(NamedTuple):
-    """What stays of a window. `needed`: how large it must be when not even one batch fitted."""
+    """What stays of a window. `needed`: how large it must be when not even one batch fitted.
+
+    `following`: no batch after it begins below this offset.
+    """
 
     position: int
     needed: int
+    following: int
     metas: list[BatchMeta]
     buffers: list[Buffer]
     changed: bool
@@ -140,6 +180,7 @@ class Source:
         self._group = group
         self._cleaning = cleaning
         self._position = 0
+        self._following = 0
         self._size = WINDOW
         self._data: DataRef | None = None
         self.held: _Window | None = None
@@ -162,18 +203,29 @@ class Source:
                     return None
                 self.number += 1
                 self._position = 0
+                self._following = 0
                 continue
             self.close()
             data = await windows.reader.read(segment.id, self._position, self._size, Hint.ONCE)
             self._data = data
-            beyond = segment.end_offset > cleaning.end
+            bounds = max(segment.base_offset, self._following), segment.end_offset
             window = await windows.work(
-                segment, self._position, data, _clean, cleaning, beyond, windows.limit
+                segment,
+                self._position,
+                data,
+                _clean,
+                cleaning,
+                bounds,
+                windows.limit,
+                windows.breathe,
             )
             if not window.position:
-                self._size = windows.larger(segment, self._position, self._size, window.needed)
+                self._size = await windows.larger(
+                    segment, self._position, self._size, window.needed
+                )
                 continue
-            self._size = WINDOW
+            self._size = _next_size(self._size, len(window.metas))
+            self._following = window.following
             self._position += window.position
             self.windows += 1
             # One that has passed already belongs to tombstones that may never go (see `expire`).
@@ -182,6 +234,8 @@ class Source:
                 cleaning.horizon = min(cleaning.horizon or horizon, horizon)
             if window.opaque:
                 cleaning.expire = False
+                if cleaning.opaque_from is None:
+                    cleaning.opaque_from = bounds[0]
             return window
 
     async def more(self) -> bool:
@@ -246,15 +300,69 @@ def _needed(view: memoryview, position: int) -> int:
     return parse_header(view).size
 
 
-def note(data: DataRef, offsets: OffsetMap, end: int, limit: int) -> tuple[int, int, bool, int]:
-    """Note a window's keys: bytes used, offset that follows, full, bytes needed."""
+def _copied(data: DataRef) -> bytes:
+    return b"".join(data.views())
+
+
+def _crc_after(data: DataRef, crc: int) -> int:
+    for view in data.views():
+        crc = crc32c(view, crc)
+    return crc
+
+
+def _first(view: memoryview, bounds: tuple[int, int]) -> None:
+    """Hold the first batch against the offsets that may follow. Raises CorruptWindow.
+
+    No CRC covers base offsets, so nothing else tells a flipped bit in the first one of a window.
+    """
+    if len(view) >= HEADER_SIZE:
+        meta = parse_header(view)
+        _hold(meta.base_offset, meta.last_offset + 1, bounds, 0)
+
+
+def _hold(base: int, following: int, bounds: tuple[int, int], position: int) -> None:
+    """Hold offsets [base, following) against the bounds. Raises CorruptWindow."""
+    least, end = bounds
+    if base < least or following > end:
+        raise CorruptWindow(
+            f"offsets {base} to {following - 1} do not lie within {least} to {end - 1}", position
+        )
+
+
+def note(
+    data: DataRef,
+    offsets: OffsetMap,
+    end: int,
+    bounds: tuple[int, int],
+    limit: int,
+    breathe: Callable[[], None] = no_breath,
+) -> tuple[int, int, bool, int]:
+    """Note a window's keys: bytes used, offset that follows, full, bytes needed.
+
+    `bounds`: the offsets that may follow here, up to the segment's end.
+    """
     view = joined(data)
-    noted = note_window(view, offsets, end, limit=limit)
+    noted = note_window(view, offsets, end, limit=limit, breathe=breathe)
+    _first(view, bounds)
+    _hold(bounds[0], noted.next_offset, bounds, noted.position)
     return noted.position, noted.next_offset, noted.full, _needed(view, noted.position)
 
 
-def _clean(data: DataRef, cleaning: Cleaning, beyond: bool, limit: int) -> _Window:
-    """Clean a window. `beyond`: the segment goes beyond `end`, and is copied from there on."""
+def _next_size(size: int, batches: int) -> int:
+    """How large the next window is to be, after one with so many batches that stay."""
+    if batches > MANY:
+        return max(size * MANY // batches, MIN_WINDOW)
+    return min(2 * size, WINDOW)
+
+
+def _clean(
+    data: DataRef,
+    cleaning: Cleaning,
+    bounds: tuple[int, int],
+    limit: int,
+    breathe: Callable[[], None] = no_breath,
+) -> _Window:
+    """Clean a window. What lies beyond `cleaning.end` is copied. `bounds`: see `note`."""
     view = joined(data)
     cleaned = clean_window(
         view,
@@ -265,20 +373,28 @@ def _clean(data: DataRef, cleaning: Cleaning, beyond: bool, limit: int) -> _Wind
         last_of_producers=cleaning.kept,
         limit=limit,
         expire=cleaning.expire,
+        breathe=breathe,
     )
     position, metas, buffers = cleaned.position, cleaned.metas, cleaned.buffers
-    if beyond:
+    _first(view, bounds)
+    following = max(cleaned.next_offset, bounds[0])
+    _hold(bounds[0], following, bounds, position)
+    if bounds[1] > cleaning.end:
         rest = scan(view, position=position)
         if rest.problem is not None and rest.problem.kind == "corrupt":
             raise CorruptWindow(rest.problem.text, rest.problem.position)
         # Where the window ends inside of a batch below `end`, there is nothing to copy yet.
         if rest.metas:
+            for meta, at in zip(rest.metas, rest.positions, strict=True):
+                _hold(meta.base_offset, meta.last_offset + 1, (following, bounds[1]), at)
+                following = meta.last_offset + 1
             metas = [*metas, *rest.metas]
             buffers = [*buffers, view[position : rest.end]]
             position = rest.end
     return _Window(
         position,
         _needed(view, position),
+        following,
         metas,
         buffers,
         cleaned.changed,
