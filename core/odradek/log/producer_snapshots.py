@@ -23,7 +23,7 @@ class ProducerSnapshots:
     def __init__(self, key: PartitionKey, writer: PartitionWriter) -> None:
         self._key = key
         self._writer = writer
-        self.offset = writer.snapshot.log_start
+        self.offset = writer.snapshot.segments[0].base_offset
 
     async def save(self, producers: Producers, end_offset: int, tail: Ticket | None) -> None:
         """Save the state as of `end_offset`, once `tail`, the log's end, is durable.
@@ -43,11 +43,13 @@ class ProducerSnapshots:
     async def restore(self, positions: Positions, end_offset: int) -> Producers:
         """Rebuild the state: the newest snapshot, then the batch headers after it.
 
-        Raises StorageError, CorruptBatch.
+        Without a snapshot all that is stored is read, from before the log start offset on:
+        DeleteRecords removes no batch, and its producer goes on. (Where segments are removed the
+        state was saved first.) Raises StorageError, CorruptBatch.
         """
         producers = Producers()
         snapshot = self._writer.snapshot
-        offset = snapshot.log_start
+        offset = first = snapshot.segments[0].base_offset
         blob = snapshot.blobs.get(PRODUCERS_BLOB)
         if blob is not None:
             try:
@@ -59,7 +61,7 @@ class ProducerSnapshots:
                 # Saved before a crash took the end of the log away (durability below `ack`). It
                 # must not be found again once the log has grown past its offset with other data.
                 producers = Producers()
-                offset = snapshot.log_start
+                offset = first
                 await self._writer.commit(LogEdit(blobs={PRODUCERS_BLOB: None}))
         self.offset = offset
         for segment in snapshot.segments:
