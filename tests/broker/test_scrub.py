@@ -20,7 +20,7 @@ from odradek.contracts.storage import PartitionWriter
 from odradek.hookspecs import StorageFactory
 from odradek.log.partition import PartitionLog
 from odradek.log.scrub import SCRUB_BLOB, Damage, ScrubState
-from odradek.log.scrubber import WINDOW
+from odradek.log.scrubber import WINDOW, scrub_segment
 from odradek.log.worker import InlineWorker, Worker
 from odradek.plugins import load
 
@@ -79,14 +79,13 @@ async def test_log_that_meets_a_defect_does_not_keep_the_others(
     async with serving(tmp_path, host) as broker:
         first = await fill(broker, "first")
         second = await fill(broker, "second")
-        right = odradek.broker.scrubbing.scrub_segment
         wrong = {min(first.key, second.key)}
 
         async def scrub(reader: PartitionWriter, *args: Any) -> list[Damage]:
             for log in (first, second):
                 if log.key in wrong and reader is log.reader():
                     raise RuntimeError("a mistake of ours")
-            return await right(reader, *args)
+            return await scrub_segment(reader, *args)
 
         monkeypatch.setattr(odradek.broker.scrubbing, "scrub_segment", scrub)
         for log in (first, second):

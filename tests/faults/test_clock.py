@@ -159,6 +159,36 @@ def test_clients_do_not_notice_jumps_and_nothing_is_deleted(
     broker.stop()
 
 
+def test_first_start_in_1970_deletes_nothing_and_recovers(
+    clock: Clock, make_broker: Callable[..., BrokerProcess]
+) -> None:
+    clock.jump(60 - int(time.time()))
+    settings = {"retention.check_interval_ms": CHECK_MS}
+    broker = make_broker(settings, under=clock.under).start()
+    with Probe(broker.address) as probe:
+        ahead = str(2**62)
+        for topic, retention_ms in (("stamped", RETENTION_MS), ("right", RETENTION_MS), ("due", 1)):
+            probe.create_topic(
+                topic,
+                message_timestamp_type="CreateTime" if topic == "right" else "LogAppendTime",
+                message_timestamp_after_max_ms=ahead,
+                segment_bytes="100",
+                retention_ms=str(retention_ms),
+            )
+    assert stamp_ms(broker.address) < 600_000
+    for topic in ("right", "due"):
+        assert produce(broker.address, topic, batch_of([b"x"])).error_code == 0
+    until(lambda: earliest(broker, "due") == 1, "retention does nothing")
+    clock.jump(0)
+    assert abs(stamp_ms(broker.address) - time.time() * 1000) < 60_000, "the jump is not seen"
+    assert produce(broker.address, "due", batch_of([b"x"])).error_code == 0
+    # It would stay for half a century by a clock that is still in 1970.
+    until(lambda: earliest(broker, "due") == 2, "retention does nothing")
+    assert [earliest(broker, topic) for topic in ("stamped", "right")] == [0, 0]
+    assert len(read_back(broker.address, "stamped")) == 2
+    broker.stop()
+
+
 def test_jump_is_believed_where_the_clock_is_trusted(
     clock: Clock, make_broker: Callable[..., BrokerProcess]
 ) -> None:
