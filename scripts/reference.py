@@ -101,9 +101,10 @@ odradek topics describe clicks
 ```
 
 A topic without a value of its own has the broker's, which the section `[topics]` of the
-configuration file sets, and without that the default below. `odradek topics describe --all-settings`
-shows each value with its origin, as DescribeConfigs does. Broker-wide is the name under which Kafka has
-the broker's value, and under which DescribeConfigs lists it among the synonyms.
+configuration file sets, and without that the default below. `odradek topics describe
+--all-settings` shows each value with its origin, as DescribeConfigs does. Broker-wide is the name
+under which Kafka has the broker's value, and under which DescribeConfigs lists it among the
+synonyms.
 
 A change is in force at once for batches that arrive after it. Segments that exist already are
 judged by it when the broker looks at them next: for removal every

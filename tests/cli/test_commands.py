@@ -19,7 +19,7 @@ def lines(output: bytes) -> list[str]:
 
 def test_topics_are_created_listed_described_altered_and_deleted(odradek: Run) -> None:
     done = odradek("topics", "create", "life", "-p", "2", "-c", "retention.ms=60000")
-    assert (done.returncode, lines(done.stdout)) == (0, ["created life"])
+    assert (done.returncode, lines(done.stdout)) == (0, ["created life"]), done.stderr
     again = odradek("topics", "create", "life", "other")
     assert again.returncode == 4
     assert b"life: TOPIC_ALREADY_EXISTS" in again.stderr

@@ -72,6 +72,7 @@ def test_described_setting_says_where_it_comes_from(run: Run, configured: Served
     assert document["settings"] == {"retention.ms": "60000", "segment.ms": "3600000"}
     assert document["origins"] == {"retention.ms": "topic", "segment.ms": "broker"}
     text = topics("describe", "origins").stdout.decode()
+    assert text.startswith(f"origins  id {document['topic_id']}  1 partition\n")
     assert "  retention.ms = 60000  (topic)\n" in text
     assert "  segment.ms = 3600000  (broker)\n" in text
 

@@ -17,7 +17,7 @@ from odradek.cli.connecting import (
 )
 from odradek.cli.exits import CommandFailed, ExitCode
 from odradek.cli.tables import Column, format_option, show, show_json
-from odradek.cli.text import count, escape, size
+from odradek.cli.text import count, escape, plural, size
 from odradek.cli.times import StartType
 from odradek.errors import ErrorCode, KafkaError
 
@@ -203,7 +203,8 @@ async def _describe(
 def _show_topic(document: dict[str, Any]) -> None:
     partitions = document["partitions"]
     click.echo(
-        f"{escape(document['topic'])}  id {document['topic_id']}  {len(partitions)} partitions"
+        f"{escape(document['topic'])}  id {document['topic_id']}  "
+        f"{plural(len(partitions), 'partition')}"
     )
     show(
         [
