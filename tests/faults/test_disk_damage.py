@@ -338,11 +338,12 @@ def test_a_damaged_manifest_takes_the_partition_offline(scene: Scene, damage: Da
 
 @stopped
 @ways
-def test_a_damaged_blob_takes_the_partition_offline(scene: Scene, damage: Damage) -> None:
+def test_a_damaged_blob_is_told_of_and_done_without(scene: Scene, damage: Damage) -> None:
     blob = scene.files("*.blob")[-1]
     damage(blob)
     scene.start()
-    scene.is_offline(str(blob))
+    scene.serves_everything()
+    assert f"{blob} is missing or damaged" in scene.said()
 
 
 @stopped

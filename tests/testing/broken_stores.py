@@ -30,6 +30,7 @@ from odradek.contracts.storage import (
     PartitionKey,
     PartitionReader,
     PartitionWriter,
+    Recovery,
     SegmentIndex,
     SegmentInfo,
     SegmentStore,
@@ -64,6 +65,10 @@ def copy_log(log: Any) -> Any:
     return other
 
 
+class DamagedBlob(bytes):
+    """What `damage_blob` leaves behind: a store that checks knows it."""
+
+
 class Faithful(MemoryStore):
     """A store in memory that tells durable from written; the broken ones override something."""
 
@@ -93,9 +98,18 @@ class Faithful(MemoryStore):
         for segment in log.segments.values() if log else ():
             if scan(memoryview(b"".join(segment.pieces))).problem is not None:
                 raise Corrupt(f"{key}: segment {segment.id} is damaged; restore it")
+        lost = self.lost_blobs(log.blobs) if log else []
         writer = await super().open_writer(key, claim)
         writer.__class__ = self.writer
+        assert isinstance(writer, FaithfulWriter)
+        if log and lost:
+            log.blobs = MappingProxyType({n: b for n, b in log.blobs.items() if n not in lost})
+            log.changed()
+        writer.found = Recovery(not lost, detail=", ".join(lost))
         return writer
+
+    def lost_blobs(self, blobs: Mapping[str, bytes]) -> list[str]:
+        return [name for name, blob in blobs.items() if isinstance(blob, DamagedBlob)]
 
     async def open_reader(self, key: PartitionKey) -> PartitionReader:
         reader = await super().open_reader(key)
@@ -131,6 +145,11 @@ class FaithfulReader(memory._Reader):
 
 class FaithfulWriter(memory._Writer):
     ticket: ClassVar[type[FaithfulTicket]] = FaithfulTicket
+    found: Recovery
+
+    @property
+    def recovery(self) -> Recovery:
+        return self.found
 
     @property
     def store(self) -> Faithful:
@@ -218,6 +237,11 @@ class KitHarness(StorageHarness):
     async def stored(self, key: PartitionKey) -> bytes:
         segments = (self._crashed or self._shelf).logs[key].segments.values()
         return b"".join(piece for segment in segments for piece in segment.pieces)
+
+    async def damage_blob(self, key: PartitionKey, name: str) -> None:
+        log = (self._crashed or self._shelf).logs[key]
+        log.blobs = MappingProxyType({**log.blobs, name: DamagedBlob(b"?")})
+        log.changed()
 
     @contextmanager
     def failing(self, store: SegmentStore) -> Iterator[None]:
@@ -751,6 +775,24 @@ class ServesDamage(Faithful):
         return writer
 
 
+class ServesDamagedBlobs(Faithful):
+    def lost_blobs(self, blobs: Mapping[str, bytes]) -> list[str]:
+        return []
+
+
+class RefusesWithoutBlobs(Faithful):
+    def lost_blobs(self, blobs: Mapping[str, bytes]) -> list[str]:
+        for name in super().lost_blobs(blobs):
+            raise Corrupt(f"blob {name} is damaged")
+        return []
+
+
+class _LosesBlobsInSilence(FaithfulWriter):
+    @property
+    def recovery(self) -> Recovery:
+        return Recovery()
+
+
 class ReadsWhatWasDropped(Faithful):
     async def drop(self, key: PartitionKey) -> None:
         log = self._shelf.logs.get(key)
@@ -801,6 +843,9 @@ FOUND_BY: list[tuple[type[Faithful], str]] = [
     (broken("RemembersEpochs", _RemembersEpochs), "test_truncation_forgets_epochs"),
     (broken("RestartsAtItsEnd", _RestartsAtItsEnd), "test_a_log_can_start_anew"),
     (broken("ForgetsEmptyBlobs", _ForgetsEmptyBlobs), "test_blobs_come_back"),
+    (ServesDamagedBlobs, "test_a_damaged_blob_is_lost_alone"),
+    (RefusesWithoutBlobs, "test_a_damaged_blob_is_lost_alone"),
+    (broken("LosesBlobsInSilence", _LosesBlobsInSilence), "test_a_damaged_blob_is_lost_alone"),
     (broken("EditsAlone", _EditsAlone), "test_an_edit_makes_earlier_appends_durable"),
     (NeverFences, "test_a_newer_claim_fences_the_older_writer"),
     (TakesAnyEpoch, "test_an_older_claim_is_refused"),

@@ -41,6 +41,8 @@ def partition_key(text: str) -> PartitionKey:
 
     topic_id, _, number = text.rpartition("-")
     try:
+        if not number.isascii() or not number.isdecimal():
+            raise ValueError(number)
         return PartitionKey(UUID(topic_id), int(number))
     except ValueError:
         raise CommandFailed(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
 from odradek.cli.exits import CommandFailed
+from odradek.cli.log_options import partition_key
 from odradek.config import config_from_options, settings_of
 from odradek.contracts.storage import (
     HEADER_SIZE,
@@ -79,12 +80,12 @@ async def partitions(
     """Yield a reader of each partition named, or of all; each is closed before the next.
 
     For one that cannot be opened, what is wrong with it. Raises CommandFailed where there is
-    none, or none of that name.
+    none, or none of that name, or what is named is no partition (a usage error).
     """
     known = {str(key): key for key in sorted(await store.partitions())}
     if not known:
         raise CommandFailed("there are no logs in this storage", hint="is this its --storage URL?")
-    names = tuple(dict.fromkeys(wanted)) or tuple(known)
+    names = tuple(dict.fromkeys(str(partition_key(name)) for name in wanted)) or tuple(known)
     for name in names:
         if name not in known:
             raise CommandFailed(

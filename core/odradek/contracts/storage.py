@@ -39,6 +39,8 @@ Promises, each tried by `odradek.testing.storage`:
 * **S14 failure is final**: after a write or a sync failed, nothing more is acknowledged by that
   writer (`Offline`); reads of what is durable go on.
 * **S15 blobs**: blobs set by `commit` come back in the snapshot, unchanged, after every reopening.
+  They are caches to the core: one that is damaged or missing is left out of the snapshot, opening
+  goes on without it, and `Recovery.detail` names it.
 
 A store finds the end of a log again by the batches themselves, so what it needs for that is
 exported here: `parse_header`, `check_crc`, `scan` and `find_next_valid` of `odradek.record`.
@@ -266,8 +268,9 @@ class LogEdit:
 class Recovery:
     """What opening a log found: nothing is repaired in silence.
 
-    `clean`: it had been closed in order. `scanned_bytes`: checked by CRC. `cut_bytes`: length of
-    the torn tail that was removed, with the reason in `detail`.
+    `clean`: it had been closed in order, and nothing is lost. `scanned_bytes`: checked by CRC.
+    `cut_bytes`: length of the torn tail that was removed. `detail`: the reason, and the blobs that
+    were lost (S15).
     """
 
     clean: bool = True

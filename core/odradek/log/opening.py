@@ -36,7 +36,7 @@ async def open_log(
     recovery = writer.recovery
     if recovery.detail:  # with nothing cut off too: an empty segment, a lost blob
         logger.warning(
-            "partition %d of topic %s: %s (cut off the end, as no write had completed it: %d bytes)",
+            "partition %d of topic %s: %s (%d bytes that no write had completed were cut off)",
             key.partition,
             topic,
             recovery.detail,

@@ -161,6 +161,10 @@ class LogVerifier:
 
     def finish(self) -> None:
         """The log is read."""
+        start, segments = self._snapshot.log_start, self._snapshot.segments
+        if segments and start > segments[-1].end_offset:
+            self._where = "the log"
+            self._problem(f"starts at offset {start}, and ends at {segments[-1].end_offset}")
         if self._more:
             self.problems.append(f"and {self._more} more")
         for name in self._snapshot.blobs.keys() - {

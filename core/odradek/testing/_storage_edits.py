@@ -456,6 +456,26 @@ class EditPromises:
             async with opened(harness) as (_, log):
                 assert dict(log.writer.snapshot.blobs) == {**expected, "last": b"written"}
 
+    async def test_a_damaged_blob_is_lost_alone(self, harness: StorageHarness) -> None:
+        """S15: opening goes on without it and says so; it can be set again."""
+        harness.need(Trait.REOPEN, Trait.BLOBS)
+        async with opened(harness) as (_, log):
+            log.append(3)
+            await log.writer.commit(LogEdit(blobs={"lost": b"1" * 100, "kept": b"2" * 100}))
+        await harness.damage_blob(KEY, "lost")
+        async with opened(harness) as (_, again):
+            again.batches, again.end = log.batches, log.end
+            assert dict(again.writer.snapshot.blobs) == {"kept": b"2" * 100}
+            assert "lost" in again.writer.recovery.detail
+            assert again.writer.recovery.cut_bytes == 0
+            await again.check()
+        async with opened(harness) as (_, again):
+            assert dict(again.writer.snapshot.blobs) == {"kept": b"2" * 100}
+            assert again.writer.recovery.detail == "", "it is told once"
+            await again.writer.commit(LogEdit(blobs={"lost": b"3"}))
+        async with opened(harness) as (_, again):
+            assert dict(again.writer.snapshot.blobs) == {"kept": b"2" * 100, "lost": b"3"}
+
     async def test_an_edit_makes_earlier_appends_durable(self, harness: StorageHarness) -> None:
         """S8: a log start never lies beyond what a crash leaves."""
         harness.need(Trait.CRASH)

@@ -50,6 +50,7 @@ class Trait(Enum):
     CRASH = "`crash` leaves behind what a killed process would"
     POWER = "`crash(power=True)` leaves behind what a loss of power would"
     DAMAGE = "`damage` changes a stored byte"
+    BLOBS = "`damage_blob` changes the stored bytes of a blob"
     FAIL = "`failing` makes writes or syncs fail"
     FILL = "`full` leaves no room"
 
@@ -85,6 +86,10 @@ class StorageHarness(ABC):
 
     async def stored(self, key: PartitionKey) -> bytes:
         """Return the bytes of the log as they lie on the medium, whatever they are (DAMAGE)."""
+        raise NotImplementedError
+
+    async def damage_blob(self, key: PartitionKey, name: str) -> None:
+        """Change what is stored of a blob (BLOBS). Called as `damage` is."""
         raise NotImplementedError
 
     def failing(self, store: SegmentStore) -> AbstractContextManager[None]:

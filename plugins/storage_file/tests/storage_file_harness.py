@@ -61,6 +61,12 @@ class FileHarness(StorageHarness):
     async def stored(self, key: PartitionKey) -> bytes:
         return b"".join(path.read_bytes() for path in self._files(key))
 
+    async def damage_blob(self, key: PartitionKey, name: str) -> None:
+        path = self.root / layout.directory_name(key)
+        manifest = layout.Manifest.decode((path / layout.MANIFEST).read_bytes(), str(path))
+        blob = path / layout.blob_name(manifest.blobs[name][0])
+        blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+
     @contextmanager
     def failing(self, store: SegmentStore) -> Iterator[None]:
         assert self.ops is not None
