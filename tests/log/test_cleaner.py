@@ -286,6 +286,9 @@ async def test_damage_stops_compaction_and_removes_nothing(with_log: OpenLog) ->
                 given = (Damaged(given[0]), *given[1:])
                 return function(*given)
 
+            def breathe(self) -> None:
+                pass
+
             def close(self) -> None:
                 pass
 

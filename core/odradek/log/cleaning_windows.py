@@ -39,9 +39,9 @@ WINDOW = 1024 * 1024
 """Bytes read at a time. A few milliseconds of work: small enough to make way, large enough that
 handing it to the worker (0.1 ms) does not count."""
 
-LIMIT = 16 * 1024 * 1024
-"""The most bytes that a batch may take uncompressed, to be opened, whatever max.message.bytes is:
-memory is to be bounded. What its records are made into takes as much again at most."""
+LIMIT = 10 * 1024 * 1024
+"""The most bytes that a batch may take uncompressed to be opened, whatever max.message.bytes is.
+Three times that are in memory at most: the batch as it is read, opened, and as it stays."""
 
 MANY = 2048
 """Batches in a window from which on the next one is smaller. Each costs the thread that answers

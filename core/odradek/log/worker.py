@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -24,6 +25,10 @@ Ts = TypeVarTuple("Ts")
 NICENESS = 5
 """Of the thread, where it can be set for a thread alone (Linux)."""
 
+BREATH_S = 0.0001
+"""How long a breath is. A thread that waits for the GIL needs some 0.05 ms to wake when it comes
+free, and gets nothing if it was taken again by then; it insists after 5 ms only."""
+
 
 class Worker(Protocol):
     """Somewhere to run functions that take milliseconds."""
@@ -34,6 +39,9 @@ class Worker(Protocol):
         Cancelled before it starts, or not at all: what it works on is released by the caller as
         soon as this returns.
         """
+
+    def breathe(self) -> None:
+        """Let others have the GIL for a moment; for functions that `run` calls."""
 
     def close(self) -> None:
         """Give back what it takes. Not while `run` is under way. Idempotent."""
@@ -46,6 +54,9 @@ class InlineWorker:
         """See `Worker.run`."""
         await trio.lowlevel.checkpoint()
         return function(*args)
+
+    def breathe(self) -> None:
+        """Go on at once: nobody else is at work."""
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -101,6 +112,10 @@ class ThreadWorker:
                 del job  # its error refers to this frame, and that to the error
         result: T = job.result
         return result
+
+    def breathe(self) -> None:
+        """See `Worker.breathe`."""
+        time.sleep(BREATH_S)
 
     def close(self) -> None:
         """End the thread; it is idle."""

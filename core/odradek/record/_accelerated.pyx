@@ -24,7 +24,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 
 from array import array
 from itertools import islice
@@ -39,11 +39,12 @@ from odradek.record.batch import assemble
 from odradek.record.builder import MAX_RECORDS as _MAX_RECORDS
 from odradek.record.builder import checked, finish
 from odradek.record.column import BinaryColumn, Columns, HeaderColumn
-from odradek.record.compression import CompressionType, compress, decompress, validate_level
+from odradek.record.compression import CompressionType, compress, compress_buffer
+from odradek.record.compression import decompress, validate_level
 from odradek.record.layout import RawRecord as _RawRecord
 from odradek.record.layout import Record as _Record
 from odradek.record.layout import encode_record
-from odradek.record.windows import Cleaned, Noted
+from odradek.record.windows import BREATH, Cleaned, Noted, no_breath
 
 cdef extern from *:
     """
@@ -125,7 +126,7 @@ cdef extern from *:
     object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-INTERFACE = 5
+INTERFACE = 6
 COMPILER = (
     f"Cython {CYTHON_HEX_VERSION >> 24}.{CYTHON_HEX_VERSION >> 16 & 255}"
     f".{CYTHON_HEX_VERSION >> 8 & 255}"
@@ -135,6 +136,7 @@ cdef object Record = _Record
 cdef object RawRecord = _RawRecord
 cdef object BatchMeta = _BatchMeta
 cdef tuple NOTHING = ()
+cdef int64_t BREATH_COST = BREATH
 cdef Py_ssize_t HEADER_SIZE = _HEADER_SIZE
 cdef int64_t MAX_RECORDS = _MAX_RECORDS
 

@@ -33,6 +33,7 @@ cdef class Cleaning:
     cdef Window payload  # of the batch at `position`, where that is compressed and was opened
     cdef const uint8_t *payload_start
     cdef const uint8_t *payload_end
+    cdef const uint8_t *body  # what is left of it, to be compressed
     cdef bint unopenable
     cdef bint any_producers
     cdef bint producers_known
@@ -261,9 +262,15 @@ cdef class Cleaning:
         """Write what is kept: a batch into the output, or the body of one that was compressed."""
         cdef uint8_t *body
         if packed:
-            body = self.output.take_body(left, size)
+            if shifted:  # records may become longer
+                body = self.output.take_body(left, size)
+            else:  # what stays moves to the front of what was decompressed
+                body = <uint8_t *>p
+                self.output.body_head = left[0]
+                self.output.body_head.size = size
             if body == NULL:
                 return NO_MEMORY
+            self.body = body
             return BODY if self.fill(body, size, p, end, shifted) else CHANGED
         body = self.output.take(size)
         if body == NULL:
@@ -292,7 +299,7 @@ cdef class Cleaning:
             if not shifted:
                 if p - before > last - at:
                     return False
-                memcpy(at, before, p - before)
+                memmove(at, before, p - before)
                 at += p - before
                 continue
             if raw.key_size < 0 or not odradek_add(raw.timestamp_delta, shift, &delta):
@@ -311,6 +318,7 @@ cdef class Cleaning:
 
     cdef int open(self, view, limit) except -1:
         """Decompress the batch at `position`, or say that it cannot be."""
+        self.payload = None  # before there is another
         self.payload = unpack(view, self.position, &self.head, limit)
         if self.payload is None:
             self.unopenable = True
@@ -329,11 +337,21 @@ cdef class Cleaning:
         self.producers_known = True
         return 0
 
-    cdef object result(self, view):
+    cdef int pack(self, Breath breath) except -1:
+        """Compress the body that is left of the batch at `position`; free what it was made of."""
+        breath.after(self.output.body_head.size)
+        compressed = self.output.compressed(self.body)
+        self.payload = None
+        self.output.drop_body()
+        self.output.pack(compressed)
+        self.go_on()
+        return 0
+
+    cdef object result(self, view, Breath breath):
         return Cleaned(
             self.position,
-            self.output.metas(),
-            self.output.slices(view),
+            self.output.metas(breath),
+            self.output.slices(view, breath),
             self.changed,
             self.records_in,
             self.records_out,
@@ -341,6 +359,7 @@ cdef class Cleaning:
             self.output.bytes,
             self.earliest if self.has_earliest else None,
             self.opaque,
+            self.next_offset,
         )
 
 
@@ -367,10 +386,12 @@ def clean_window(
     last_of_producers,
     limit,
     bint expire=True,
+    breathe=no_breath,
 ):
     """See `odradek.record.pure_compacting.clean_window`."""
     cdef Cleaning work = Cleaning()
     cdef Step step
+    cdef Breath breath = Breath(breathe)
     work.window = Window(view)
     work.offsets = offsets
     work.end_offset = clamp(end_offset)
@@ -386,9 +407,9 @@ def clean_window(
                 step = work.run()
             if step == PACKED:
                 work.open(view, limit)
+                breath.after(work.head.size if work.payload is None else work.payload.buffer.len)
             elif step == BODY:
-                work.output.pack()
-                work.go_on()
+                work.pack(breath)
             elif step == ROOM:
                 work.output.make_room(work.window.end - work.window.start - work.position)
             elif step == PRODUCERS:
@@ -403,4 +424,5 @@ def clean_window(
         pure_compacting.read_batch(view, work.position, work.next_offset, end_offset)
     if step != END:
         changed()
-    return work.result(view)
+    work.payload = None
+    return work.result(view, breath)

@@ -298,7 +298,9 @@ cdef struct Noting:
     Head head
 
 
-def note_window(view, OffsetMap offsets not None, end_offset, *, limit):
+def note_window(
+    view, OffsetMap offsets not None, end_offset, *, limit, breathe=no_breath
+):
     """See `odradek.record.pure_compacting.note_window`."""
     cdef Window window = Window(view)
     cdef Window payload
@@ -306,6 +308,7 @@ def note_window(view, OffsetMap offsets not None, end_offset, *, limit):
     cdef int64_t end = clamp(end_offset)
     cdef Noting noting
     cdef Step step
+    cdef Breath breath = Breath(breathe)
     memset(&noting, 0, sizeof(Noting))
     noting.next_offset = -1
     offsets.hold()
@@ -314,6 +317,7 @@ def note_window(view, OffsetMap offsets not None, end_offset, *, limit):
             with nogil:
                 step = offsets.note_batches(window.start, size, end, &noting)
             if step == PACKED:
+                payload = None  # before there is another
                 payload = unpack(view, noting.position, &noting.head, limit)
                 if payload is None:
                     noting.passed_over += 1
@@ -323,6 +327,7 @@ def note_window(view, OffsetMap offsets not None, end_offset, *, limit):
                         step = offsets.note_payload(
                             payload.start, payload.end, &noting.head, &noting
                         )
+                breath.after(noting.head.size if payload is None else payload.buffer.len)
                 if step == DONE:
                     noting.position += noting.head.size
                     noting.next_offset = noting.head.last_offset + 1
@@ -339,6 +344,27 @@ def note_window(view, OffsetMap offsets not None, end_offset, *, limit):
     return Noted(
         noting.position, noting.next_offset, step == FULL, noting.keyless, noting.passed_over
     )
+
+
+cdef class Breath:
+    """Counts what was worked with the GIL, and calls `breathe` in time."""
+
+    cdef object breathe
+    cdef int64_t worked
+
+    def __cinit__(self, breathe):
+        self.breathe = breathe
+
+    cdef int after(self, int64_t size) except -1:
+        """A batch of `size` bytes uncompressed was opened, or made."""
+        return self.count(1 + (size >> 14))  # as `odradek.record.windows.cost`
+
+    cdef int count(self, int64_t worked) except -1:
+        self.worked += worked
+        if self.worked >= BREATH_COST:
+            self.worked = 0
+            self.breathe()
+        return 0
 
 
 cdef int64_t clamp(number) except? -1:

@@ -6,6 +6,9 @@ cdef struct Piece:
     Py_ssize_t size
 
 
+cdef enum:
+    KEEP_BODY = 262_144
+
 cdef class Output:
     """Batches that stay: pieces of the window, and new ones."""
 
@@ -126,29 +129,41 @@ cdef class Output:
         self.body_head.size = size
         return self.body
 
-    cdef int pack(self) except -1:
-        """Compress the body, and add the batch."""
-        cdef object body = PyMemoryView_FromMemory(
-            <char *>self.body, self.body_head.size, PyBUF_READ
-        )
+    cdef object compressed(self, const uint8_t *body):
+        """Return the body compressed."""
         codec = CompressionType(self.body_head.attributes & COMPRESSED)
-        batch = assemble(make_meta(&self.body_head), compress(codec, body))
+        return compress_buffer(
+            codec, PyMemoryView_FromMemory(<char *>body, self.body_head.size, PyBUF_READ)
+        )
+
+    cdef int pack(self, payload) except -1:
+        """Add the batch around its body, which is compressed now."""
+        cdef object batch = assemble(make_meta(&self.body_head), payload)
         self.buffers.append(batch)
         if self.add(&self.body_head, len(self.buffers) - 1, 0, len(batch)) != DONE:
             raise MemoryError
         return 0
 
-    cdef list metas(self):
+    cdef int drop_body(self) except -1:
+        """Give back the room of a body, unless it is little."""
+        if self.body_room > KEEP_BODY:
+            free(self.body)
+            self.body = NULL
+            self.body_room = 0
+        return 0
+
+    cdef list metas(self, Breath breath):
         cdef Py_ssize_t i
         cdef object meta
-        cdef list metas = PyList_New(self.head_count)
+        cdef list metas = []
         for i in range(self.head_count):
             meta = make_meta(&self.heads[i])
-            Py_INCREF(meta)
-            PyList_SET_ITEM(metas, i, meta)
+            metas.append(meta)
+            if i & 63 == 63:
+                breath.count(1)
         return metas
 
-    cdef list slices(self, view):
+    cdef list slices(self, view, Breath breath):
         cdef Py_ssize_t i
         cdef Piece *piece
         cdef list slices = []
@@ -157,6 +172,8 @@ cdef class Output:
             piece = &self.pieces[i]
             source = view if piece.source < 0 else memoryview(self.buffers[piece.source])
             slices.append(source[piece.start : piece.start + piece.size])
+            if i & 63 == 63:
+                breath.count(1)
         return slices
 
 

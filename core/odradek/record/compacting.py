@@ -17,11 +17,11 @@ Offsets never change.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from odradek.record import kernel
 from odradek.record.records import DECOMPRESSED_LIMIT
-from odradek.record.windows import Cleaned, CorruptWindow, Noted
+from odradek.record.windows import Cleaned, CorruptWindow, Noted, no_breath
 
 __all__ = ["Cleaned", "CorruptWindow", "Noted", "OffsetMap", "clean_window", "note_window"]
 
@@ -29,7 +29,12 @@ OffsetMap = kernel.active.OffsetMap
 
 
 def note_window(
-    view: memoryview, offsets: OffsetMap, end_offset: int, *, limit: int = DECOMPRESSED_LIMIT
+    view: memoryview,
+    offsets: OffsetMap,
+    end_offset: int,
+    *,
+    limit: int = DECOMPRESSED_LIMIT,
+    breathe: Callable[[], None] = no_breath,
 ) -> Noted:
     """Note the keys of every whole batch whose last offset is below `end_offset`.
 
@@ -39,10 +44,14 @@ def note_window(
     no codec opens, whose records are malformed, and those of transactions. Control batches hold
     no keys.
 
+    `breathe` is called whenever some 0.3 ms were worked with the GIL, which happens where batches
+    are compressed. A thread that waits for the GIL is not woken in time for the microseconds
+    for which it is free in between: it takes a sleep.
+
     Raises CorruptWindow for a batch whose magic, length or CRC is wrong, and where offsets do not
     grow; what came before it is in the map then.
     """
-    return kernel.active.note_window(view, offsets, end_offset, limit=limit)
+    return kernel.active.note_window(view, offsets, end_offset, limit=limit, breathe=breathe)
 
 
 def clean_window(
@@ -55,6 +64,7 @@ def clean_window(
     last_of_producers: Set[int],
     limit: int = DECOMPRESSED_LIMIT,
     expire: bool = True,
+    breathe: Callable[[], None] = no_breath,
 ) -> Cleaned:
     """Return what stays of every whole batch whose last offset is below `end_offset`.
 
@@ -73,6 +83,8 @@ def clean_window(
     tombstone expires or is given a horizon: `expire=False` says that a window before this one had
     an opaque batch.
 
+    `breathe`: see `note_window`; here also between the headers of batches that stay.
+
     Raises CorruptWindow as `note_window` does; nothing is returned then of the batches before it.
     """
     return kernel.active.clean_window(
@@ -84,4 +96,5 @@ def clean_window(
         last_of_producers=last_of_producers,
         limit=limit,
         expire=expire,
+        breathe=breathe,
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from mmap import mmap
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
@@ -27,7 +28,7 @@ import cramjam
 from odradek.errors import CorruptBatch, ErrorCode, KafkaError
 from odradek.types import Buffer
 
-__all__ = ["CompressionType", "compress", "decompress", "validate_level"]
+__all__ = ["CompressionType", "compress", "compress_buffer", "decompress", "validate_level"]
 
 
 class CompressionType(IntEnum):
@@ -61,10 +62,15 @@ _SNAPPY_MAX_RATIO = 22
 
 _FIRST_GUESS = 64 * 1024
 _GROWTH = 4
+_PAGES = 4 * 1024 * 1024
+"""From this size on outputs are pages of their own: only those that are written take memory, and
+they are given back at once. Below it memory that was used before is several times faster."""
 _OUTPUT_FULL = "failed to write whole buffer"
 """How cramjam says that the output buffer was too small."""
 
 _block_length = Struct(">i")
+_LZ4_PIECE = 4 * 64 * 1024
+"""Bytes given to the compressor at a time: whole blocks, so that what comes of it is the same."""
 _little = {1: Struct("<B"), 2: Struct("<H"), 4: Struct("<I"), 8: Struct("<Q")}
 
 
@@ -84,16 +90,24 @@ def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> 
 
     `level` None is Kafka's default for the codec. Raises ValueError for a level out of range.
     """
+    return bytes(compress_buffer(codec, data, level))
+
+
+def compress_buffer(codec: CompressionType, data: Buffer, level: int | None = None) -> Buffer:
+    """Do as `compress` does; the buffer that the codec made, and no copy of it."""
     validate_level(codec, level)
+    made: Any
     if codec is CompressionType.NONE:
-        return bytes(data)
-    if codec is CompressionType.GZIP:
-        return bytes(cramjam.gzip.compress(data, _GZIP_DEFAULT if level in {None, -1} else level))
-    if codec is CompressionType.SNAPPY:
+        made = data
+    elif codec is CompressionType.GZIP:
+        made = cramjam.gzip.compress(data, _GZIP_DEFAULT if level in {None, -1} else level)
+    elif codec is CompressionType.SNAPPY:
         return _compress_xerial(memoryview(data))
-    if codec is CompressionType.LZ4:
-        return _compress_lz4(data, level)
-    return bytes(cramjam.zstd.compress(data, _ZSTD_DEFAULT if level is None else level))
+    elif codec is CompressionType.LZ4:
+        made = _compress_lz4(memoryview(data), level)
+    else:
+        made = cramjam.zstd.compress(data, _ZSTD_DEFAULT if level is None else level)
+    return memoryview(made)
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> memoryview:
@@ -140,7 +154,7 @@ def _decompress_growing(
     ordinary = max(_FIRST_GUESS, 32 * len(data))
     capacity = min(max(1, ordinary // 4 if hint is None else min(hint, ordinary)), limit)
     while True:
-        output = bytearray(capacity)
+        output = bytearray(capacity) if capacity < _PAGES else mmap(-1, capacity)
         try:
             written = decompress_into(data, output)
         except cramjam.DecompressionError as error:
@@ -149,6 +163,7 @@ def _decompress_growing(
                     raise _too_large(limit) from None
                 raise
             capacity = min(capacity * _GROWTH, limit)
+            del output  # before there is a larger one
         else:
             return memoryview(output)[:written]
 
@@ -175,14 +190,16 @@ def _zstd_size(data: Buffer) -> int | None:
     return size + 256 if width == 2 else size
 
 
-def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+def _compress_lz4(data: memoryview, level: int | None) -> Any:
     compressor = cramjam.lz4.Compressor(
         level=_LZ4_FAST if level in {None, _LZ4_DEFAULT} else level,
         content_checksum=False,
         block_linked=False,
     )
-    compressor.compress(bytes(data))  # takes nothing but bytes
-    return bytes(compressor.finish())
+    # It takes nothing but bytes, and keeps the GIL: 1.7 ms for a MiB.
+    for start in range(0, len(data), _LZ4_PIECE):
+        compressor.compress(bytes(data[start : start + _LZ4_PIECE]))
+    return compressor.finish()
 
 
 def _compress_xerial(data: memoryview) -> bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INTERFACE", "accelerated", "active", "implementation", "murmur2"]
 
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 """Raised with every change of what the compiled module takes or gives: an old build in an editable
 installation is then left aside instead of failing somewhere."""
 

@@ -5,7 +5,7 @@ Also the reference: `_accelerated_compacting.pxi` gives the same results.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from hashlib import blake2b
 from typing import Final
 
@@ -22,7 +22,7 @@ from odradek.record.batch import (
 )
 from odradek.record.compression import CompressionType, compress, decompress
 from odradek.record.layout import RawRecord, parse_records, shift_timestamp
-from odradek.record.windows import Cleaned, CorruptWindow, Noted
+from odradek.record.windows import BREATH, Cleaned, CorruptWindow, Noted, cost, no_breath
 from odradek.types import Buffer
 
 __all__ = ["OffsetMap", "clean_window", "note_window", "read_batch"]
@@ -134,12 +134,23 @@ class OffsetMap:
             slot = slot + 1 if slot + 1 < slots else 0
 
 
-def note_window(view: memoryview, offsets: OffsetMap, end_offset: int, *, limit: int) -> Noted:
+def note_window(
+    view: memoryview,
+    offsets: OffsetMap,
+    end_offset: int,
+    *,
+    limit: int,
+    breathe: Callable[[], None] = no_breath,
+) -> Noted:
     """See `odradek.record.compacting.note_window`."""
-    position = keyless = passed_over = 0
+    position = keyless = passed_over = worked = 0
     next_offset = -1
     full = False
     while (meta := read_batch(view, position, next_offset, end_offset)) is not None:
+        if worked >= BREATH:
+            breathe()
+            worked = 0
+        worked += cost(meta.size)
         records = _open(meta, view, position, limit)
         nulls = 0
         if records is None:
@@ -181,14 +192,19 @@ def clean_window(
     last_of_producers: Set[int],
     limit: int,
     expire: bool = True,
+    breathe: Callable[[], None] = no_breath,
 ) -> Cleaned:
     """See `odradek.record.compacting.clean_window`."""
     output = _Output(view)
-    position = records_in = records_out = tombstones = opaque = 0
+    position = records_in = records_out = tombstones = opaque = worked = 0
     next_offset = -1
     earliest: int | None = None
     new_horizon = min(now_ms + delete_retention_ms, _MAX_INT64)
     while (meta := read_batch(view, position, next_offset, end_offset)) is not None:
+        if worked >= BREATH:
+            breathe()
+            worked = 0
+        worked += cost(meta.size)
         records = _open(meta, view, position, limit)
         next_offset = meta.last_offset + 1
         start, position = position, position + meta.size
@@ -235,6 +251,7 @@ def clean_window(
         sum(map(len, output.buffers)),
         earliest,
         opaque,
+        next_offset,
     )
 
 

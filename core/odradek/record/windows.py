@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from attrs import frozen
 
 from odradek.errors import CorruptBatch
 from odradek.record.batch import BatchMeta
 from odradek.types import Buffer
 
-__all__ = ["Cleaned", "CorruptWindow", "Noted"]
+__all__ = ["BREATH", "Cleaned", "CorruptWindow", "Noted", "cost", "no_breath"]
+
+BREATH: Final = 32
+"""How much is done between two breaths, in the units of `cost`: some 0.3 ms."""
+
+
+def cost(size: int) -> int:
+    """How long a batch that is compressed, of so many bytes uncompressed, may keep the GIL.
+
+    In units of some 10 us: that takes one small batch, to open or to make, or LZ4 of 16 KiB.
+    """
+    return 1 + (size >> 14)
+
+
+def no_breath() -> None:
+    """Go on at once."""
 
 
 class CorruptWindow(CorruptBatch):
@@ -49,7 +66,8 @@ class Cleaned:
     `records_in` and `records_out` count the records of the batches that were opened, `tombstones`
     those of them that stay without a value, `bytes_out` the bytes of `buffers`. `horizon`: the
     earliest delete horizon, in ms, of a batch that still has tombstones, or None.
-    `opaque`: how many batches stay whole because their records cannot be told.
+    `opaque`: how many batches stay whole because their records cannot be told. `next_offset`: the
+    offset behind the last batch that was dealt with, also where it does not stay; -1 if none was.
     """
 
     position: int
@@ -62,3 +80,4 @@ class Cleaned:
     bytes_out: int
     horizon: int | None
     opaque: int
+    next_offset: int
