@@ -116,8 +116,8 @@ class Model:
 
     def _check_producer(self, producers: Producers) -> None:
         """The newest batch is known to be a retry when it is sent again."""
-        if self._last is None or self._last[2] < self.log_start:
-            return  # deleted, and its producer may be forgotten with it
+        if self._last is None:
+            return
         number, sequence, base = self._last
         state = producers.get(PRODUCER)
         assert state is not None, "the producer is forgotten"
