@@ -12,9 +12,16 @@ from tests.cli.storages import Run, batch, flip, rows, segments, stored, usual
 from tests.log.logs import KEY, add, committed, opened
 
 from odradek.cli.storage import ATTEMPTS, Damage, Found, steadily, walk
-from odradek.contracts.storage import Claim, LogEdit, PartitionReader
+from odradek.contracts.storage import (
+    Claim,
+    LogEdit,
+    LogSnapshot,
+    PartitionReader,
+    SegmentInfo,
+)
 from odradek.log.compaction import CLEANER_BLOB, CleanerState
 from odradek.log.partition import PartitionLog
+from odradek.log.verify import LogVerifier
 from odradek.memory.storage import open_memory_store
 from odradek.plugins import load
 from odradek.types import PartitionKey
@@ -345,3 +352,34 @@ def test_bytes_that_the_file_no_longer_has_are_damage(url: str) -> None:
     assert (first.position, second.position) == (0, size)
     assert isinstance(damage, Damage)
     assert (damage.position, damage.end) == (2 * size, 4 * size)
+
+
+# -- names -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["verify"], ["repair", "--how", "skip"]])
+def test_a_partition_is_named_alike_in_every_command(
+    run_here: Run, url: str, command: list[str]
+) -> None:
+    name, *rest = command
+    upper = str(KEY).upper()
+    done = run_here("log", name, upper, *rest, "--storage", url)
+    assert done.returncode == 0, done.stderr
+    for wrong in ("orders", "orders-0", str(KEY).replace("-", ":"), f"{KEY.topic_id}-+1"):
+        done = run_here("log", name, wrong, *rest, "--storage", url)
+        assert done.returncode == 2
+        assert b"is not a partition" in done.stderr
+
+
+def test_a_quarantine_of_no_directory_is_an_error(run_here: Run, tmp_path: Path) -> None:
+    url = (tmp_path / "none").as_uri()
+    done = run_here("log", "quarantine", "list", "--storage", url)
+    assert done.returncode == 1
+    assert b"No such file or directory" in done.stderr
+
+
+def test_verify_tells_a_log_that_starts_above_its_end() -> None:
+    segment = SegmentInfo(0, 0, 10, 0, -1, -1, 0, sealed=False)
+    verifier = LogVerifier(LogSnapshot((segment,), 60, 10, ()))
+    verifier.finish()
+    assert verifier.problems == ["the log: starts at offset 60, and ends at 10"]

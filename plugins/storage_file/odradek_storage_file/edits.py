@@ -11,6 +11,7 @@ import errno
 from typing import TYPE_CHECKING
 
 import trio
+from attrs import evolve
 
 from odradek.contracts.storage import (
     LogEdit,
@@ -57,7 +58,10 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
             partition.snapshot().segments, partition.log_start, edit, writer.built
         )
         blobs = edited_blobs(partition.blobs, edit)
-        built = {info.id: writer.built[info.id] for info in edit.add}
+        added = {info.id for info in edit.add}
+        built = {
+            info.id: evolve(writer.built[info.id], info=info) for info in infos if info.id in added
+        }
         manifest = partition.capture()
         appended = partition.appended
         await partition.sync()

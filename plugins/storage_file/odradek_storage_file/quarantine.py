@@ -279,8 +279,9 @@ class _Restoring:
         """Name the files of the partition that have to make room."""
         brought = self._recorded("brought")
         names = [name for name in (*self.back, *brought) if name != layout.MANIFEST]
-        if old is None:
-            return names
+        if old is None:  # then every blob was set aside, and those that are here came after it
+            here = [name for name in os.listdir(self.path) if name.endswith(".blob")]
+            return list(dict.fromkeys([*names, *here]))
         kept = {entry.base for entry in old.sealed} | {old.active.base}
         # What was appended to an active segment that the repair left alone still follows it.
         active = f"{layout.stem(old.active.base)}.log"

@@ -216,6 +216,9 @@ async def test_no_file_of_a_lost_manifest_is_written_over(tmp_path: Path) -> Non
     assert "set 0.blob aside" in told
     _, blobs = await open_log(root)
     assert (18, 20) in decode_gaps(blobs[GAPS_BLOB])
+    restore(str(root), entries(str(root))[0].name, NOW)
+    assert [each.name for each in path.glob("*.blob")] == ["0.blob"]
+    assert (path / "0.blob").read_bytes() == before
 
 
 async def test_a_manifest_of_a_newer_format_is_refused(tmp_path: Path) -> None:
