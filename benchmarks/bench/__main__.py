@@ -28,6 +28,7 @@ SINGLE = {
 LOGS = {
     "compaction": compaction_broker.compaction,
     "compaction-latency": compaction_broker.compaction_latency,
+    "compaction-latency-small": compaction_broker.compaction_latency_small,
 }
 
 NATIVE = "native"

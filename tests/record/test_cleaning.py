@@ -25,11 +25,13 @@ from odradek.record import (
     decode_records,
     filter_batch,
     iter_records,
+    note_window,
     parse_header,
     scan,
     set_log_append_time,
 )
 from odradek.record.batch import DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
+from odradek.record.windows import BREATH
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -262,3 +264,41 @@ def test_other_clients_read_emptied_batches():
         assert theirs.validate_crc()
         assert list(theirs) == []
         assert (theirs.base_offset, theirs.next_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.LZ4, CompressionType.ZSTD])
+def test_others_get_the_gil_between_small_batches_that_are_compressed(codec):
+    count = 400
+    data = memoryview(
+        b"".join(batch(2 * n, [(b"a", b"v"), (b"%d" % n, b"v")], codec) for n in range(count))
+    )
+    breaths = []
+    offsets = new_map(1 << 16)
+    noted = note_window(data, offsets, END, limit=LIMIT, breathe=lambda: breaths.append(1))
+    assert noted.position == len(data)
+    assert len(breaths) >= count // BREATH - 1
+    breaths.clear()
+    cleaned = clean_window(
+        data,
+        offsets,
+        end_offset=END,
+        now_ms=NOW,
+        delete_retention_ms=DAY,
+        last_of_producers=frozenset(),
+        limit=LIMIT,
+        breathe=lambda: breaths.append(1),
+    )
+    assert cleaned.records_out == count + 1
+    assert len(breaths) >= count // BREATH - 1
+
+
+def test_an_error_of_a_breath_comes_through_and_the_map_can_be_used_again():
+    def fail() -> None:
+        raise InterruptedError
+
+    data = memoryview(b"".join(batch(n, [(b"a", b"v")], CompressionType.ZSTD) for n in range(100)))
+    offsets = new_map()
+    with pytest.raises(InterruptedError):
+        note_window(data, offsets, END, limit=LIMIT, breathe=fail)
+    assert note_window(data, offsets, END, limit=LIMIT).position == len(data)
+    assert offsets.get(b"a") == 99
