@@ -478,6 +478,16 @@ class _KeepsWhatItReplaces(FaithfulWriter):
         return self.snapshot
 
 
+class _BeginsAnew(FaithfulWriter):
+    async def commit(self, edit: LogEdit) -> LogSnapshot:
+        built = [(self._log.built[info.id], info.created_ms) for info in edit.add]
+        await super().commit(edit)
+        for segment, created_ms in built:
+            segment.created_ms = created_ms
+        self._log.changed()
+        return self.snapshot
+
+
 class _CommitsInMemory(FaithfulWriter):
     async def commit(self, edit: LogEdit) -> LogSnapshot:
         safe = self.store.safe
@@ -826,6 +836,7 @@ FOUND_BY: list[tuple[type[Faithful], str]] = [
     (broken("ReusesIds", _ReusesIds), "test_rolling_changes_no_byte"),
     (RollsAreForgotten, "test_rolls_survive_a_crash"),
     (broken("KeepsWhatItReplaces", _KeepsWhatItReplaces), "test_an_edit_replaces_segments"),
+    (broken("BeginsAnew", _BeginsAnew), "test_segment_is_as_old_as_the_youngest_it_replaces"),
     (broken("CommitsInMemory", _CommitsInMemory), "test_edits_survive_a_crash"),
     (broken("BuildsInPlace", _BuildsInPlace), "test_what_is_built_is_invisible"),
     (broken("LogStartStays", _LogStartStays), "test_retention_removes_the_oldest"),

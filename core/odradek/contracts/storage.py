@@ -204,7 +204,8 @@ class SegmentInfo:
 
     `id` is unique within the partition for ever. `max_timestamp` is -1 when there is no record,
     `max_timestamp_offset` the last offset of the first batch that has it. `created_ms` is wall
-    clock. `sealed` segments never grow.
+    clock; of a segment that took the place of others, the latest of theirs. `sealed` segments
+    never grow.
     """
 
     id: int
@@ -245,7 +246,9 @@ class LogEdit:
     """A change of the log's make-up, applied whole or not at all (S8).
 
     `remove`: ids of sealed segments to drop. `add`: segments from `build` that take their place
-    (their offsets lie within the removed ones'). `log_start`: new log start offset, never lower
+    (their offsets lie within the removed ones'), and are as old as the youngest of those: their
+    `created_ms` becomes the latest of the removed ones', or retention of records without
+    timestamps would begin anew. `log_start`: new log start offset, never lower
     than the present one. `blobs`: values to set (bytes) or delete (None); at most 16 MiB in all.
     `restart_at`: remove every segment, and let the log start and end, empty, at this offset: what
     a replica does that has nothing in common with its leader's log any more (Kafka's

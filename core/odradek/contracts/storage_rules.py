@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+from attrs import evolve
+
 from odradek.contracts.storage import (
     MAX_BLOB_BYTES,
     Chunk,
@@ -48,7 +50,8 @@ def edited(
 ) -> tuple[tuple[SegmentInfo, ...], int]:
     """Return the segments and the log start that an edit leaves; `built` is keyed by segment id.
 
-    For implementers: everything `commit` checks that needs no I/O. Raises OutOfRange.
+    For implementers: everything `commit` checks that needs no I/O. Segments that are added have
+    their `created_ms` here as it is to be kept. Raises OutOfRange.
     """
     by_id = {segment.id: segment for segment in segments}
     removed = []
@@ -57,6 +60,7 @@ def edited(
         if segment is None or not segment.sealed:
             raise OutOfRange(f"segment {segment_id} is not a sealed segment of this log")
         removed.append(segment)
+    added = []
     for segment in edit.add:
         if segment.id not in built:
             raise OutOfRange(f"segment {segment.id} was not built by this writer")
@@ -65,9 +69,10 @@ def edited(
             and segment.end_offset <= max(s.end_offset for s in removed)
         ):
             raise OutOfRange(f"segment {segment.id} lies outside of the segments it replaces")
+        added.append(evolve(segment, created_ms=max(s.created_ms for s in removed)))
     # The rest is in order: of thousands of segments only the neighbours are looked at.
     result = list(by_id.values())
-    for segment in edit.add:
+    for segment in added:
         at = bisect_left(result, _order(segment), key=_order)
         for left, right in pairwise([*result[max(at - 1, 0) : at], segment, *result[at : at + 1]]):
             if left.end_offset > right.base_offset:

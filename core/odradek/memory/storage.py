@@ -327,9 +327,11 @@ class _Writer(_Reader, PartitionWriter):
             return log.snapshot()
         infos, log_start = edited(log.snapshot().segments, log.log_start, edit, log.built)
         log.blobs = edited_blobs(log.blobs, edit)
+        created_ms = {info.id: info.created_ms for info in infos}
         for info in edit.add:
             log.segments[info.id] = log.built.pop(info.id)
-        kept = {info.id for info in infos}
+            log.segments[info.id].created_ms = created_ms[info.id]
+        kept = created_ms.keys()
         for gone in [s for s in log.segments.values() if s.id not in kept]:
             del log.segments[gone.id]
             self._store.take(-gone.size)

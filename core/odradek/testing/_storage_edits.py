@@ -77,6 +77,17 @@ async def compacted(log: Log, removed: Sequence[SegmentInfo]) -> LogEdit:
 class EditPromises:
     """What rolling, building, committing and truncating promise."""
 
+    async def test_segment_is_as_old_as_the_youngest_it_replaces(
+        self, harness: StorageHarness
+    ) -> None:
+        """S8: retention goes by it where records have no timestamps."""
+        async with opened(harness) as (_, log):
+            segments = await three_segments(log)
+            created_ms = max(segment.created_ms for segment in segments[:2])
+            await trio.sleep(0.005)  # the wall clock goes on: what is built now is younger
+            await log.writer.commit(await compacted(log, segments[:2]))
+            assert log.writer.snapshot.segments[0].created_ms == created_ms
+
     async def test_rolling_changes_no_byte(self, harness: StorageHarness) -> None:
         """S7: no offset, no position; ids are unique, segments follow one another."""
         async with opened(harness) as (_, log):
