@@ -151,6 +151,52 @@ async def test_more_keys_than_fit_take_several_passes(with_log: OpenLog) -> None
         assert len({r.key for r in found}) == len(found) == 50
 
 
+async def test_pass_without_room_for_all_keys_is_gone_on_with_below_the_dirty_ratio(
+    with_log: OpenLog,
+) -> None:
+    async with with_log(
+        cleanup_policy="compact", segment_bytes="2000", min_cleanable_dirty_ratio="0.9"
+    ) as log:
+        for number in range(100):
+            add(log, keyed((f"k{number}", "v" * 40)))
+        await committed(log)
+        log.roll()
+        passes = 0
+        while (done := await cleaned(log, map_bytes=30 * 16)) is not None:
+            passes += 1
+            assert done.whole == (done.cleaned_to == 100)
+        assert passes == 4
+        assert state_of(log).cleaned_to == 100
+        add(log, keyed(("k1", "new")))
+        await committed(log)
+        log.roll()
+        assert await cleaned(log) is None
+
+
+async def test_pass_that_is_gone_on_with_ends_where_it_was_to_end(with_log: OpenLog) -> None:
+    """What is written meanwhile waits for the dirty ratio, or there would be no end of it."""
+    async with with_log(
+        cleanup_policy="compact", segment_bytes="2000", min_cleanable_dirty_ratio="0.9"
+    ) as log:
+        written = 0
+
+        async def write(count: int) -> None:
+            nonlocal written
+            for _ in range(count):
+                add(log, keyed((f"k{written}", "v" * 40)))
+                written += 1
+            await committed(log)
+            log.roll()
+
+        await write(100)
+        passes = 0
+        while await cleaned(log, map_bytes=30 * 16) is not None:
+            passes += 1
+            await write(20)
+        assert passes == 4
+        assert 100 <= state_of(log).cleaned_to < 130
+
+
 async def test_batch_larger_than_a_window_is_compacted(with_log: OpenLog) -> None:
     big = "x" * (WINDOW + 1000)
     async with with_log(cleanup_policy="compact", max_message_bytes="4000000") as log:

@@ -157,7 +157,7 @@ def test_state_of_a_log_that_was_cut_counts_up_to_its_end() -> None:
 
 @given(st.integers(0, 2**62), st.none() | st.integers(0, 2**62), st.integers(-1, 2**62))
 def test_state_is_read_back(cleaned_to: int, horizon: int | None, at_ms: int) -> None:
-    state = CleanerState(cleaned_to, horizon, at_ms, cleaned_to // 2)
+    state = CleanerState(cleaned_to, horizon, at_ms, cleaned_to // 2, cleaned_to // 3)
     assert CleanerState.load(state.dump()) == state
 
 

@@ -164,7 +164,12 @@ class _Compaction:
             before += old
             after += new
             rewritten += count
-        state = CleanerState(end, cleaning.horizon, self.at_ms, self._touched(end))
+        # A pass that goes on with another ends where that one should have: else a log that is
+        # written to would be compacted again and again.
+        due_to = self.state.due_to if due.dirty_from < self.state.due_to else due.dirty_to
+        state = CleanerState(
+            end, cleaning.horizon, self.at_ms, self._touched(end), due_to if end < due_to else 0
+        )
         await self.log.edit(lambda _: LogEdit(blobs={CLEANER_BLOB: state.dump()}))
         return Compacted(
             self.windows.read, before, after, rewritten, end, end == due.dirty_to,

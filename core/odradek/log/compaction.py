@@ -9,6 +9,7 @@ parts from the log start on and drops the records that have a newer one. A log i
 
 - dirty / (clean + dirty) bytes reach min.cleanable.dirty.ratio: a pass is worth its reading;
 - a dirty segment begins with a record older than max.compaction.lag.ms: that was promised;
+- the pass before it ended early, because it had no room for all keys;
 - delete horizons of tombstones have passed, and there was no pass for delete.retention.ms: they
   would stay for ever in a log that nobody writes to. (Kafka keeps them there.)
 """
@@ -38,13 +39,15 @@ class CleanerState:
     `cleaned_to`: every record below was held against all that follow it, up to here.
     `next_horizon_ms`: the earliest time at which tombstones that were kept may go, None without
     any. `at_ms`: when the last pass began; -1 before the first. `touched_to`: records may be
-    missing below it, for a pass that was interrupted leaves gaps beyond `cleaned_to`.
+    missing below it, for a pass that was interrupted leaves gaps beyond `cleaned_to`. `due_to`: up
+    to here a pass was due that had no room for all keys; it is gone on with at once.
     """
 
     cleaned_to: int = 0
     next_horizon_ms: int | None = None
     at_ms: int = -1
     touched_to: int = 0
+    due_to: int = 0
 
     def dump(self) -> bytes:
         """Return the blob."""
@@ -55,6 +58,7 @@ class CleanerState:
                 "next_horizon_ms": self.next_horizon_ms,
                 "at_ms": self.at_ms,
                 "touched_to": self.touched_to,
+                "due_to": self.due_to,
             }
         ).encode()
 
@@ -74,11 +78,12 @@ class CleanerState:
             value.get("cleaned_to"),
             value.get("at_ms"),
             value.get("touched_to", 0),
+            value.get("due_to", 0),
             value.get("next_horizon_ms") or 0,
         ]
         if any(type(number) is not int for number in numbers) or numbers[0] < 0:
             return cls()
-        return cls(numbers[0], value.get("next_horizon_ms"), numbers[1], numbers[2])
+        return cls(numbers[0], value.get("next_horizon_ms"), *numbers[1:4])
 
 
 @frozen(slots=True)
@@ -170,6 +175,8 @@ def plan(
     if dirty:
         if dirty_bytes >= settings.min_cleanable_dirty_ratio * (clean_bytes + dirty_bytes):
             why = "enough of it is not compacted yet"
+        elif start < min(state.due_to, end):
+            why = "there was no room for all keys before"
         elif _overdue(dirty, settings, now_ms, first_timestamps):
             why = "max.compaction.lag.ms has passed"
     if why is not None:
