@@ -36,7 +36,11 @@ __all__ = ["Cleaning"]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 60.0
-"""How long a log is left alone for which there was no room, or whose store did not answer."""
+"""How long a log is left alone for which there was no room, or whose store did not answer, when
+that happens first; twice as long each time after that. What it had read was read in vain."""
+
+MAX_RETRY_S = 3600.0
+"""The longest that it is left alone."""
 
 CHANGED_S = 1.0
 """The same for a log that changed while it was compacted."""
@@ -54,12 +58,16 @@ class _Known:
     """What is remembered of a log between two looks at it.
 
     `first_timestamps`: see `survey`. `not_before`: on trio's clock. `told`: what was logged last.
+    `retry_s`: for how long it was left alone last. `opaque`: whether was logged that there is a
+    batch that cannot be opened.
     """
 
     log: PartitionLog
     first_timestamps: dict[int, int] = field(factory=dict)
     not_before: float = 0.0
     told: str | None = None
+    retry_s: float = 0.0
+    opaque: bool = False
 
 
 class Courtesy:
@@ -180,6 +188,7 @@ class Cleaning:
             self._failed(known, error)
             return
         known.told = None
+        known.retry_s = 0.0
         if done is None:  # it changed meanwhile, and is looked at again
             known.not_before = trio.current_time() + CHANGED_S
             return
@@ -197,10 +206,20 @@ class Cleaning:
             done.read,
             took,
         )
+        if done.opaque_from is not None and not known.opaque:
+            known.opaque = True
+            logger.warning(
+                "partition %d of topic %s: compaction cannot open a batch at or behind offset %d: "
+                "it stays as it is, and so do all tombstones behind it",
+                log.key.partition,
+                log.topic,
+                done.opaque_from,
+            )
 
     def _failed(self, known: _Known, error: Exception) -> None:
         log = known.log
-        known.not_before = trio.current_time() + RETRY_S
+        known.retry_s = min(2 * known.retry_s or RETRY_S, MAX_RETRY_S)
+        known.not_before = trio.current_time() + known.retry_s
         if isinstance(error, (Fenced, Offline, OutOfRange)):
             return  # the log was closed, or is offline, which was told
         if isinstance(error, (Corrupt, CorruptBatch)) and log.damage is None:

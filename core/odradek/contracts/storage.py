@@ -481,7 +481,8 @@ class PartitionWriter(PartitionReader):
         """Write a detached, durable segment, invisible until `commit` adds it.
 
         For compaction: offsets grow but need not be dense. A detached segment that is never
-        committed is removed at the next opening. Raises Full, Fenced, Offline, Unavailable, and
+        committed is removed at the next opening. Raises Full, also while there is still room for
+        `append`, so that upkeep does not take the last of it; Fenced, Offline, Unavailable, and
         ValueError as `append` does, also when there are no chunks. When cancelled, or when
         `chunks` raises, what was written is removed.
         """

@@ -73,7 +73,7 @@ async def build(writer: FileWriter, chunks: AsyncIterator[Chunk]) -> Built:
                 builder = IndexBuilder(end)
                 fd = await in_thread(ops.open_patiently, stem + ".log", CREATE, 0o644)
             length = check_chunk(chunk, end)
-            store.space.more(length)
+            store.space.spare(length)
             await in_thread(write_all, ops, fd, list(chunk.buffers), size)
             size = await _note(builder, chunk.batches, size)
             end = chunk.batches[-1].last_offset + 1

@@ -87,6 +87,25 @@ class Space:
             self._dropped = False
             self._set_ballast()
 
+    def spare(self, size: int) -> None:
+        """Let upkeep write `size` bytes, if producers keep some room. Raises Full.
+
+        What they keep: as much again as the soft limit, SCARCE at most. Compaction frees room when
+        it is done, and until then must not be what makes appends fail.
+        """
+        kept = self._min_free + min(self._min_free, SCARCE)
+        try:
+            allowed = self.free() - kept
+            while allowed < size and self.reclaim(size - allowed):
+                allowed = self.free() - kept
+        except OSError as error:
+            raise Full(f"cannot tell the free space of {self._root}: {error.strerror}") from error
+        if allowed < size:
+            raise Full(
+                f"{self._root}: too few bytes are free on the file system to rewrite segments: "
+                f"{kept} are kept for records"
+            )
+
     @property
     def is_scarce(self) -> bool:
         """Whether there is little room left, or none."""

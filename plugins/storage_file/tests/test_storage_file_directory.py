@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import time
+from contextlib import aclosing
 from pathlib import Path
 from struct import iter_unpack
 from typing import Any, ClassVar
@@ -29,11 +30,11 @@ from odradek.contracts.storage import (
     Unavailable,
     Unsafe,
 )
-from odradek.testing.storage import KEY, Log, read_log
+from odradek.testing.storage import KEY, Log, chunks_of, read_log
 from odradek.types import PartitionKey
 from odradek_storage_file import FileStorageSettings, layout, odradek_storage, open_file_store
 from odradek_storage_file.ops import Ops
-from odradek_storage_file.space import STEP, Space
+from odradek_storage_file.space import SCARCE, STEP, Space
 from odradek_storage_file.store import open_store
 
 SETTINGS = FileStorageSettings(min_free_bytes=0, ballast_bytes=0)
@@ -358,6 +359,45 @@ def test_full_disk_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "/data has room for records again: 6000 bytes are free on the file system")
     ]
+
+
+def test_upkeep_leaves_room_for_records(caplog: pytest.LogCaptureFixture) -> None:
+    space = Disk(Ops(), "/data", 2_000, 0)
+    space.spare(1_000)
+    with pytest.raises(Full, match="4000 are kept for records"):
+        space.spare(1_001)
+    space.more(3_000)
+    assert not caplog.records, "records are not refused"
+    space.reclaim = lambda size: space.bytes_free < 6_000 and bool(_grow(space, size))
+    space.spare(1_500)
+    assert space.bytes_free == 5_500
+    space = Disk(Ops(), "/data", 1 << 40, 0)
+    space.bytes_free = (1 << 40) + SCARCE + 10
+    space.spare(10)
+    with pytest.raises(Full):
+        space.spare(11)
+
+
+def _grow(space: Disk, size: int) -> int:
+    space.bytes_free += size
+    return size
+
+
+async def test_segment_is_not_built_of_the_last_room(tmp_path: Path) -> None:
+    settings = FileStorageSettings(min_free_bytes=1_000_000, ballast_bytes=0)
+    async with open_file_store(tmp_path.as_uri(), settings) as store:
+        writer = await store.open_writer(KEY, Claim(1, 1))
+        log = Log(writer)
+        log.append(5)
+        await writer.flush()
+        writer.roll()
+        store.space.free = lambda: 2_000_000  # type: ignore[method-assign]
+        async with aclosing(chunks_of(log.batches)) as chunks:
+            with pytest.raises(Full, match="to rewrite segments"):
+                await writer.build(chunks)
+        log.append(5)
+        store.space.free = lambda: 3_000_000  # type: ignore[method-assign]
+        await writer.build(chunks_of(log.batches[:1]))
 
 
 def test_disk_that_is_full_against_its_own_figures_does_not_flood_the_log(
