@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import trio
+from attrs import evolve
 from tests.broker.conftest import MockTime
 from tests.broker.peer import FixedHost, Peer, batch, connected, running
 
 import odradek.broker.cleaning
 from odradek.broker import Broker
 from odradek.broker.cleaning import BUSY, Cleaning, Courtesy
-from odradek.log.cleaner import state_of
+from odradek.contracts.storage import Full
+from odradek.log.cleaner import compact, state_of
 from odradek.log.partition import PartitionLog
 from odradek.log.worker import InlineWorker
 from odradek.record import BatchBuilder, Record, iter_records, scan
@@ -225,6 +228,53 @@ async def test_log_that_meets_a_defect_does_not_keep_the_others(
     assert len(told) == 1
     assert told[0].exc_info is not None
     assert "repair" not in told[0].getMessage()
+
+
+def test_log_without_room_is_left_alone_for_longer_each_time(
+    mock_time: MockTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    async def without_room(log: PartitionLog, *args: Any, **more: Any) -> Any:
+        tried.append(trio.current_time())
+        raise Full("no room")
+
+    monkeypatch.setattr(odradek.broker.cleaning, "compact", without_room)
+
+    async def main() -> None:
+        async with running(cleaner={"enabled": False}) as broker, connected(broker) as peer:
+            await fill(broker, peer, "t", 9, cleanup_policy="compact")
+            while len(tried) < 10:
+                if not await cleaning(broker).clean(InlineWorker()):
+                    await trio.sleep(15)
+
+    mock_time(main)
+    waits = [round(later - before) for before, later in pairwise(tried)]
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+
+
+async def test_batch_that_cannot_be_opened_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = compact
+
+    async def opaque(*args: Any, **more: Any) -> Any:
+        done = await right(*args, **more)
+        assert done is not None
+        assert done.opaque_from is None
+        return evolve(done, opaque_from=3)
+
+    monkeypatch.setattr(odradek.broker.cleaning, "compact", opaque)
+    async with running(cleaner={"enabled": False}) as broker, connected(broker) as peer:
+        log = await fill(broker, peer, "t", 9, cleanup_policy="compact")
+        for passes in range(2):
+            assert await cleaning(broker).clean(InlineWorker()), passes
+            assert (await peer.produce("t", batch(1, keys=[b"k"]))).error_code == 0
+            log.roll()
+    told = [r.getMessage() for r in caplog.records if "cannot open a batch" in r.getMessage()]
+    assert len(told) == 1
+    assert "partition 0 of topic t" in told[0]
+    assert "behind offset 3" in told[0]
 
 
 def damage(store: Path, log: PartitionLog) -> None:

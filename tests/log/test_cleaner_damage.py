@@ -19,6 +19,7 @@ from odradek.contracts.storage import Corrupt, DataRef, LogEdit, LogSnapshot
 from odradek.log import cleaner, cleaning_windows
 from odradek.log.cleaner import Compacted, Tools, compact, state_of, survey
 from odradek.log.cleaning_windows import Windows
+from odradek.log.compaction import CleanerState
 from odradek.log.partition import PartitionLog
 from odradek.log.worker import InlineWorker
 from odradek.memory.storage import open_memory_store
@@ -86,7 +87,7 @@ async def test_tombstones_go_from_a_log_that_is_compacted_up_to_the_middle_of_a_
 
 
 def _state(cleaned_to: int) -> bytes:
-    return evolve(cleaner.CleanerState(), cleaned_to=cleaned_to, next_horizon_ms=NOW).dump()
+    return evolve(CleanerState(), cleaned_to=cleaned_to, next_horizon_ms=NOW).dump()
 
 
 async def test_tombstones_go_after_records_of_a_young_segment_were_deleted(
@@ -277,7 +278,7 @@ async def _flip_one(data: st.DataObject) -> None:
             below = max((other for other in bases if other < base), default=-1)
             above = min((other for other in bases if other > base), default=len(keys))
             outside = not below < base ^ flip < above
-        cleaning_windows.WINDOW = cleaner.WINDOW = window  # type: ignore[misc,attr-defined]
+        cleaning_windows.WINDOW = cleaner.WINDOW = window  # type: ignore[attr-defined]
         try:
             done = await flipped(log, base, flip)
         except Corrupt:
@@ -285,7 +286,7 @@ async def _flip_one(data: st.DataObject) -> None:
         else:
             assert done is not None
         finally:
-            cleaning_windows.WINDOW = cleaner.WINDOW = kept  # type: ignore[misc,attr-defined]
+            cleaning_windows.WINDOW = cleaner.WINDOW = kept  # type: ignore[attr-defined]
         if not outside:
             return
         found = await everything(log)

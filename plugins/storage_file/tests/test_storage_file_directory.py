@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from struct import iter_unpack
@@ -385,14 +386,16 @@ def _grow(space: Disk, size: int) -> int:
 
 async def test_segment_is_not_built_of_the_last_room(tmp_path: Path) -> None:
     settings = FileStorageSettings(min_free_bytes=1_000_000, ballast_bytes=0)
-    async with open_file_store(tmp_path.as_uri(), settings) as store:
+    async with open_store(tmp_path.as_uri(), settings) as store:
         writer = await store.open_writer(KEY, Claim(1, 1))
         log = Log(writer)
         log.append(5)
         await writer.flush()
         writer.roll()
         store.space.free = lambda: 2_000_000  # type: ignore[method-assign]
-        async with aclosing(chunks_of(log.batches)) as chunks:
+        chunks = chunks_of(log.batches)
+        assert isinstance(chunks, AsyncGenerator)
+        async with aclosing(chunks):
             with pytest.raises(Full, match="to rewrite segments"):
                 await writer.build(chunks)
         log.append(5)
