@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import trio
 from tests.log.logs import NOW, opened
@@ -20,7 +21,7 @@ from odradek_storage_file import FileStorageSettings, open_file_store
 
 __all__ = ["SETTINGS"]
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "cleanup_policy": "compact",
     "min_cleanable_dirty_ratio": "0",
     "max_message_bytes": str(64 * 1024 * 1024),
@@ -66,6 +67,7 @@ async def _main(directory: str, map_bytes: int) -> None:
         "peak": peak,
         "size_before": done.size_before,
         "size_after": done.size_after,
+        "rewritten": done.rewritten,
         "opaque": done.opaque_from is not None,
     }
     print(json.dumps(told))
