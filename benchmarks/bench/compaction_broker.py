@@ -180,7 +180,9 @@ def _fill(wire: Wire, topic: str, load: Load, megabytes: float) -> None:
         _check(wire.frame())
 
 
-def _filled(broker: Started, topic: str, load: Load, megabytes: float) -> tuple[Wire, int]:
+def _filled(
+    broker: Started, topic: str, load: Load, megabytes: float, linger_ms: int
+) -> tuple[Wire, int]:
     """Make the log; return a connection, and the offset up to which it is sealed."""
     wire = Wire(broker.bootstrap)
     _create(
@@ -189,7 +191,7 @@ def _filled(broker: Started, topic: str, load: Load, megabytes: float) -> tuple[
         retention_ms=-1,
         segment_bytes=min(SEGMENT, int(megabytes * 1e6 / 8)),
         min_cleanable_dirty_ratio=0,
-        file_delete_delay_ms=0,
+        file_delete_delay_ms=linger_ms,
     )
     _fill(wire, topic, load, megabytes)
     return wire, max(_segments(broker))
@@ -227,7 +229,7 @@ def compaction(megabytes: float = 1000) -> Figures:
     figures: Figures = {}
     for load in LOADS:
         with started(settings=SETTINGS) as broker:
-            wire, end = _filled(broker, "log", load, megabytes)
+            wire, end = _filled(broker, "log", load, megabytes, 0)
             size = sum(each for base, each in _segments(broker).items() if base < end) / 1e6
             before = broker.resident_bytes() or 0
             broker.forget_peak()
@@ -334,7 +336,7 @@ def _turn(
     beside: list[float],
 ) -> float:
     """Add latencies without and beside a compaction; return how long it took."""
-    wire, end = _filled(broker, "log", load, megabytes)
+    wire, end = _filled(broker, "log", load, megabytes, 60_000)
     _create(wire, "probe")
     probe = Probe(broker, "probe")
     try:

@@ -16,7 +16,7 @@ from tests.broker.peer import FixedHost, Peer, batch, connected, running
 
 import odradek.broker.cleaning
 from odradek.broker import Broker
-from odradek.broker.cleaning import BUSY, Cleaning, Courtesy
+from odradek.broker.cleaning import BUSY, MAX_PAUSE_S, POLITENESS, Cleaning, Courtesy
 from odradek.contracts.storage import Full
 from odradek.log.cleaner import compact, state_of
 from odradek.log.partition import PartitionLog
@@ -347,8 +347,8 @@ class BusyHost(FixedHost):
     [
         (0.0, 0, 0.0),
         (0.2, 0, 0.0),
-        (0.5, 0, 0.5 * 0.04),
-        (1.0, 0, 0.04),
+        (0.4, 0, POLITENESS * 0.4 * 0.04),
+        (1.0, 0, MAX_PAUSE_S),
         (0.0, 2**20, 0.5),
         (1.0, 2**20, 0.5),
     ],

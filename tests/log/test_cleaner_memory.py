@@ -98,4 +98,4 @@ async def test_batch_beyond_the_limit_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_default_settings_are_bounded_by_128_mb() -> None:
-    assert BROKER + CleanerSettings().buffer_bytes + 3 * LIMIT <= 130 * MB
+    assert BROKER + CleanerSettings().buffer_bytes + 3 * LIMIT <= 128 * MB

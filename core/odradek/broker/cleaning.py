@@ -49,6 +49,10 @@ BUSY = 0.3
 """The share of its time for which the thread that answers requests may be at work before
 compaction begins to pause between windows."""
 
+POLITENESS = 5
+"""How long such a pause is, in CPU time that requests took during the window before it. See
+the figures in docs/compaction.md."""
+
 MAX_PAUSE_S = 0.1
 """The longest such pause: compaction always goes on, at some 10 MB/s at the least."""
 
@@ -75,7 +79,7 @@ class Courtesy:
 
     A window takes the worker some milliseconds, on a core that the broker, its clients or the disk
     may need. How busy the broker is, the CPU time of the thread that answers requests tells: the
-    worker then pauses for that share of the time its window took, half of the time at most.
+    worker then pauses for `POLITENESS` times that share of the time its window took.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -91,7 +95,7 @@ class Courtesy:
         used_s = self._host.cpu_s() - self._used_s
         pause = self._pace.take(size, now)
         if used_s > BUSY * took:
-            pause = max(pause, min(used_s, took, MAX_PAUSE_S))
+            pause = max(pause, min(POLITENESS * min(used_s, took), MAX_PAUSE_S))
         if pause > 0:
             await trio.sleep(pause)
         else:

@@ -41,7 +41,7 @@ class CleanerSettings:
         doc="Whether compacted topics are compacted by this broker.",
     )
     buffer_bytes: int = setting(
-        40 * MIB,
+        36 * MIB,
         minimum=MIB,
         maximum=INT_MAX,
         kafka="log.cleaner.dedupe.buffer.size",

@@ -80,7 +80,7 @@ async def commit(writer: FileWriter, edit: LogEdit) -> LogSnapshot:
             partition.saved = appended
             store.saved(partition)
             for number, file in enumerate(retired, 1):
-                file.retire()
+                file.retire(removed=True)
                 if not number % FILES_AT_ONCE:
                     await trio.lowlevel.checkpoint()
             lingers = edit.linger_ms > 0 and not store.space.is_scarce

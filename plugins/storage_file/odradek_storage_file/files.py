@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from odradek.contracts.storage import Corrupt, DataRef, OutOfRange, Unavailable
 from odradek_storage_file.ops import NO_DESCRIPTOR, Ops
@@ -18,10 +18,14 @@ class OpenFiles:
     """Keeps at most `limit` segment files open, but for those that are held.
 
     A clock instead of a list by recency: using a file then costs one attribute on the append path.
+
+    `close_later` closes a descriptor of a removed file elsewhere than in the trio thread: the last
+    one frees the file's blocks, which took 7 ms for 128 MB (ext4).
     """
 
     def __init__(self, ops: Ops, limit: int) -> None:
         self.ops = ops
+        self.close_later: Callable[[int], object] = ops.close
         self._limit = limit
         self._open: deque[SegmentFile] = deque()
 
@@ -70,7 +74,7 @@ class SegmentFile:
     holder may still read. A file that is being renamed is at `path` or at `later_path`.
     """
 
-    __slots__ = ("fd", "files", "gone", "holds", "later_path", "path", "reach", "used")
+    __slots__ = ("fd", "files", "gone", "holds", "later_path", "path", "reach", "removed", "used")
 
     def __init__(self, files: OpenFiles, path: str, fd: int = -1) -> None:
         self.files = files
@@ -81,6 +85,7 @@ class SegmentFile:
         self.reach = 0
         self.used = True
         self.gone = False
+        self.removed = False
         if fd >= 0:
             files.opened(self)
 
@@ -130,17 +135,21 @@ class SegmentFile:
             if self.gone:
                 self._close()
 
-    def retire(self) -> None:
-        """The file was removed or replaced: close it as soon as nobody holds it."""
+    def retire(self, *, removed: bool = False) -> None:
+        """Close the file as soon as nobody holds it; `removed`: its name is gone, or soon will."""
         self.gone = True
+        self.removed = removed
         if not self.holds:
             self._close()
 
     def _close(self) -> None:
         if self.fd >= 0:
             self.files.closed(self)
-            self.files.ops.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            if self.removed:
+                self.files.close_later(fd)
+            else:
+                self.files.ops.close(fd)
 
 
 class FileRef(DataRef):

@@ -457,9 +457,9 @@ class Partition:
         """Let go of every file."""
         self.closed = True
         for segment in self.sealed:
-            segment.file.retire()
+            segment.file.retire(removed=self.dropped)
         self._unsynced = []
         self._changed_directory = False
         if self.file is not None:
-            self.file.retire()
+            self.file.retire(removed=self.dropped)
         self.waiting.unpark_all()

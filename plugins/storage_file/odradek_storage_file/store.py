@@ -304,6 +304,7 @@ class FileStore(SegmentStore):
         self._closing = True
         for partition in list(self._live.values()):
             self._unload(partition)
+        self.upkeep.abandon()
 
 
 def _rename_directory(ops: Ops, root: str, name: str, away: str) -> None:

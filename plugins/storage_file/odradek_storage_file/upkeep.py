@@ -29,6 +29,8 @@ class Upkeep:
         self._ops = store.ops
         self._parked = trio.lowlevel.ParkingLot()
         self._directories: list[str] = []
+        self._descriptors: list[int] = []
+        store.files.close_later = self.close_later
         self.to_save: dict[Partition, None] = {}
         self.lingering = Lingering(store.ops)
 
@@ -42,6 +44,17 @@ class Upkeep:
         """Have dropped directories deleted."""
         self._directories.extend(directories)
         self._parked.unpark_all()
+
+    def close_later(self, fd: int) -> None:
+        """Have the descriptor of a removed file closed."""
+        self._descriptors.append(fd)
+        self._parked.unpark_all()
+
+    def abandon(self) -> None:
+        """Close what is left to close; from now on descriptors are closed at once."""
+        self._store.files.close_later = self._ops.close
+        while self._descriptors:
+            self._ops.close(self._descriptors.pop())
 
     def linger(self, seconds: float, files: Sequence[tuple[str, int]]) -> None:
         """Have files (path, size in bytes) removed after so many seconds."""
@@ -62,7 +75,11 @@ class Upkeep:
     async def run(self) -> None:
         """Do what there is to do, until cancelled."""
         while True:
-            if self.to_save:
+            if self._descriptors:
+                fds, self._descriptors = self._descriptors, []
+                with trio.CancelScope(shield=True):  # nobody else knows of them any more
+                    await in_thread(_close, self._ops, fds)
+            elif self.to_save:
                 partition = next(iter(self.to_save))
                 del self.to_save[partition]
                 partition.readers += 1
@@ -80,6 +97,11 @@ class Upkeep:
             else:
                 with trio.move_on_at(self.lingering.next_due):
                     await self._parked.park()
+
+
+def _close(ops: Ops, fds: list[int]) -> None:
+    for fd in fds:
+        ops.close(fd)
 
 
 def _delete(ops: Ops, path: str) -> None:
