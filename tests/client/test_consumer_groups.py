@@ -736,7 +736,7 @@ def test_slow_callback_evicts_nobody() -> None:
             await trio.sleep(5 * UNHURRIED.session_timeout)
 
         async with (
-            run_broker("memory", NO_DELAY) as broker,
+            run_broker("memory", NO_DELAY, "topics.retention.ms=-1") as broker,
             open_cluster(url_of(broker)) as cluster,
         ):
             await make(cluster)
