@@ -46,9 +46,9 @@ from odradek.types import PartitionKey
 
 pytest.importorskip("odradek_storage_file")
 
-from odradek_storage_file import FileStorageSettings  # noqa: E402  # only where it is installed
-from odradek_storage_file.repair import repair  # noqa: E402  # likewise
-from odradek_storage_file.store import open_store  # noqa: E402  # likewise
+from odradek_storage_file import FileStorageSettings  # only where it is installed
+from odradek_storage_file.repair import repair  # likewise
+from odradek_storage_file.store import open_store  # likewise
 
 KEY = PartitionKey(UUID("6f1c8d6e-4b1f-4df5-9d36-0d6a0f0c7c11"), 3)
 TIME = 1_700_000_000_000
