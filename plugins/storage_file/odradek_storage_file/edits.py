@@ -129,7 +129,8 @@ async def _write_blobs(partition: Partition, manifest: Manifest, edit: LogEdit) 
 
 def _save_blobs(ops: Ops, space: Space, written: list[tuple[str, bytes]]) -> None:
     """Write and sync the files; the manifest's own sync of the directory covers their names."""
-    for attempt in range(2):
+
+    def save() -> None:
         try:
             for path, data in written:
                 fd = ops.open_patiently(path, CREATE, 0o644)
@@ -138,13 +139,12 @@ def _save_blobs(ops: Ops, space: Space, written: list[tuple[str, bytes]]) -> Non
                     ops.fdatasync(fd)
                 finally:
                     ops.close(fd)
-        except OSError as error:
+        except OSError:
             for path, _ in written:
                 ops.remove(path)
-            if attempt or error.errno not in NO_SPACE or not space.drop_ballast():
-                raise
-        else:
-            return
+            raise
+
+    space.with_ballast(save)
 
 
 def _change(

@@ -25,8 +25,8 @@ class DirectoryLock:
             raise Unavailable(
                 f"{root} is in use by process {holder}; stop it first, or use another directory"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        # In this order: on a full disk there is room for what is overwritten, not for what is new.
+        os.ftruncate(self._fd, os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0))
 
     def release(self) -> None:
         """Let others in."""

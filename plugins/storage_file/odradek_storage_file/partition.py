@@ -404,25 +404,32 @@ class Partition:
             blobs=dict(self.blob_files),
         )
 
-    async def save(self) -> None:
-        """Move the recovery point up to the end. Raises Offline, Full."""
+    async def save(self, *, ballast: bool) -> None:
+        """Move the recovery point up to the end. Raises Offline, Full.
+
+        `ballast`: on a full disk, with the ballast's room.
+        """
         async with self.edits:
             if self.closed or self.saved == self.appended:
                 return
             manifest = self.capture()
             appended = self.appended
             await self.sync()
-            await self.write(manifest)
+            await self.write(manifest, ballast=ballast)
             self.saved = appended
             self.store.saved(self)
 
-    async def write(self, manifest: Manifest) -> None:
-        """Replace the manifest; the caller has `edits`. Raises Offline, Full."""
+    async def write(self, manifest: Manifest, *, ballast: bool = True) -> None:
+        """Replace the manifest; the caller has `edits`. Raises Offline, Full.
+
+        `ballast`: see `save`.
+        """
         store = self.store
         if store.failure is not None:
             raise store.offline()
         try:
-            await in_thread(save_manifest, store.ops, store.space, self.path, manifest)
+            space = store.space if ballast else None
+            await in_thread(save_manifest, store.ops, space, self.path, manifest)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise store.space.exhausted() from error

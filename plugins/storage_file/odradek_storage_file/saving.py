@@ -8,7 +8,7 @@ import stat
 from odradek.contracts.storage import Corrupt, PartitionKey, crc32c
 from odradek_storage_file import layout
 from odradek_storage_file.layout import Manifest, NewerFormat
-from odradek_storage_file.ops import NO_SPACE, Ops, write_all, write_atomically
+from odradek_storage_file.ops import Ops, write_all, write_atomically
 from odradek_storage_file.space import Space
 
 __all__ = [
@@ -28,19 +28,17 @@ def write_manifest(ops: Ops, path: str, manifest: Manifest) -> None:
     write_atomically(ops, path, layout.MANIFEST, manifest.encode())
 
 
-def save_manifest(ops: Ops, space: Space, path: str, manifest: Manifest) -> None:
-    """Write the manifest and Kafka's leader-epoch-checkpoint, with the ballast's room if need be.
+def save_manifest(ops: Ops, space: Space | None, path: str, manifest: Manifest) -> None:
+    """Write the manifest and Kafka's leader-epoch-checkpoint.
 
-    Raises OSError.
+    `space`: whose ballast gives room for it if need be. Raises OSError.
     """
-    try:
+    # A temporary file that had no room is written anew from its first byte: unlike a failed
+    # fsync, that leaves no doubt about what is on the disk.
+    if space is None:
         _save(ops, path, manifest)
-    except OSError as error:
-        # A temporary file that had no room is written anew from its first byte: unlike a failed
-        # fsync, that leaves no doubt about what is on the disk.
-        if error.errno not in NO_SPACE or not space.drop_ballast():
-            raise
-        _save(ops, path, manifest)
+    else:
+        space.with_ballast(lambda: _save(ops, path, manifest))
 
 
 def _save(ops: Ops, path: str, manifest: Manifest) -> None:

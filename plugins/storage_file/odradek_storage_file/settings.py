@@ -43,7 +43,7 @@ class FileStorageSettings:
         4 * MIB,
         minimum=0,
         doc="Size of a file that only takes up room, given back when the disk is full so that "
-        "checkpoints and the mark of a clean shutdown can still be written.",
+        "segments can still be removed and the directory can be closed in order.",
     )
     recovery_bytes: int = setting(
         64 * MIB,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 
 import trio
 
 from odradek.contracts.storage import Full
 from odradek_storage_file import layout
-from odradek_storage_file.ops import Ops
+from odradek_storage_file.ops import NO_SPACE, Ops
 
 __all__ = ["Space"]
 
@@ -21,6 +22,9 @@ STEP = 8 * 1024 * 1024
 
 SCARCE = 8 * STEP
 """Bytes above the soft limit below which removed segments do not linger any more."""
+
+LEAST_BALLAST = 4096
+"""Bytes: less ballast than this is none."""
 
 POLL_S = 0.05
 """How often to look while somebody waits for room; nobody does in ordinary times."""
@@ -40,6 +44,7 @@ class Space:
         self._min_free = min_free
         self._ballast = ballast
         self._path = f"{root}/{layout.BALLAST}"
+        self._giving = threading.Lock()
         self._hit_the_wall = False
         self._full = False
         self._refused = 0
@@ -158,7 +163,7 @@ class Space:
     def load_ballast(self) -> None:
         """Set room aside, if there is plenty. A lack of ballast is no error.
 
-        What was given back on a full disk is set aside again by `more`. As this is what a store
+        What is lacking is set aside by `more` once there is room. As this is what a store
         starts with, it also warns when records would be refused.
         """
         try:
@@ -173,7 +178,10 @@ class Space:
         try:
             if os.path.exists(self._path) and os.stat(self._path).st_size == self._ballast:
                 return
-            if not self._ballast or self.free() < self._min_free + 2 * self._ballast:
+            if not self._ballast:
+                return
+            if self.free() < self._min_free + 2 * self._ballast:
+                self._dropped = True
                 return
             flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             fd = self._ops.open(self._path, flags, 0o644)
@@ -184,8 +192,27 @@ class Space:
         except OSError:
             return
 
-    def drop_ballast(self) -> bool:
-        """Give the room back for what has to be written now; say whether there was any."""
+    def with_ballast(self, write: Callable[[], object]) -> None:
+        """Call `write`, and once more with the ballast's room where there was none for it.
+
+        The room is set aside again at once, as far as it is left: whoever fills the disk takes
+        whatever is free. For worker threads. Raises OSError, as `write` does.
+        """
+        try:
+            write()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            with self._giving:  # one at a time: another would find it given back already
+                if not self._give_ballast():
+                    raise
+                try:
+                    write()
+                finally:
+                    self._take_ballast()
+
+    def _give_ballast(self) -> bool:
+        """Give the room back; say whether there was any."""
         try:
             fd = self._ops.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -197,5 +224,27 @@ class Space:
             return had
         except OSError:
             return False
+        finally:
+            self._ops.close(fd)
+
+    def _take_ballast(self) -> None:
+        """Set aside again what is left of the room, by halves."""
+        try:
+            fd = self._ops.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            size = self._ballast
+            while size >= LEAST_BALLAST:
+                try:
+                    os.posix_fallocate(fd, 0, size)
+                except OSError:
+                    self._ops.ftruncate(fd, 0)
+                    size //= 2
+                else:
+                    self._dropped = size < self._ballast
+                    return
+        except OSError:
+            return
         finally:
             self._ops.close(fd)

@@ -6,7 +6,7 @@ import os
 import resource
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -388,13 +388,8 @@ def _prepare(store: FileStore) -> None:
 
 def _mark_clean(store: FileStore) -> None:
     """Leave the mark of a clean shutdown, with the ballast's room if need be."""
-    for attempt in range(2):
-        try:
-            write_atomically(
-                store.ops, store.root, layout.CLEAN_MARKER, layout.wrap("clean-shutdown", b"")
-            )
-        except OSError as error:
-            if attempt or error.errno not in NO_SPACE or not store.space.drop_ballast():
-                return  # the next start checks more than it needs to
-        else:
-            return
+    mark = layout.wrap("clean-shutdown", b"")
+    with suppress(OSError):  # the next start then checks more than it needs to
+        store.space.with_ballast(
+            lambda: write_atomically(store.ops, store.root, layout.CLEAN_MARKER, mark)
+        )

@@ -84,7 +84,9 @@ class Upkeep:
                 del self.to_save[partition]
                 partition.readers += 1
                 try:
-                    await partition.save()
+                    # Whoever fills the disk takes what room is given back. The ballast is for
+                    # what frees room, and for closing.
+                    await partition.save(ballast=False)
                 except (Offline, Full):
                     pass  # the recovery point stays where it is, which costs time, not data
                 finally:

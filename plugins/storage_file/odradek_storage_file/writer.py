@@ -228,7 +228,7 @@ class FileWriter(PartitionWriter):
                 self.ended = Offline(f"{partition.key}: the writer is closed")
                 # What was acknowledged is durable; the next opening recovers the rest.
                 with suppress(Offline, Full):
-                    await partition.save()
+                    await partition.save(ballast=True)
         finally:
             self._closing = False
             if self.ended is None:
