@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -105,3 +106,15 @@ def read_entries(directory: Path) -> dict[str, Entry]:
 def read_entries_fixture() -> Callable[[Path], dict[str, Entry]]:
     """Give `read_entries` to modules that cannot import this one."""
     return read_entries
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "odradek-test", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted only by root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)

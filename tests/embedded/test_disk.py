@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +22,8 @@ from odradek.embedded.database import Database
 ReadEntries = Callable[[Path], dict[str, Entry]]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "odradek-test", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted only by root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def fill(ballast: Path) -> None:
-    with ballast.open("wb", buffering=0) as file:
+def fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file:
         while True:
             try:
                 file.write(bytes(4096))
@@ -62,7 +48,7 @@ async def write_until_refused(coordinator: LocalCoordinator) -> int:
 async def test_full_disk_refuses_writes_until_there_is_room(
     small_disk: Path, read_entries: ReadEntries
 ) -> None:
-    ballast = small_disk / "ballast"
+    filler = small_disk / "filler"
     async with (
         open_embedded_coordinator(small_disk / "data") as coordinator,
         coordinator.session(1) as session,
@@ -70,12 +56,12 @@ async def test_full_disk_refuses_writes_until_there_is_room(
     ):
         leader = await elect(coordinator, "x", session, "me")
         assert leader is not None
-        fill(ballast)
+        fill(filler)
         written = await write_until_refused(coordinator)
         assert await coordinator.get(f"a/{written}") is None
         assert len(await coordinator.list("a")) == written
         assert session.alive
-        ballast.unlink()
+        filler.unlink()
         await coordinator.txn(leader.fence, Put(f"a/{written}", b"room", ABSENT))
         told = dict(watch.snapshot)
         with trio.fail_after(5):

@@ -282,6 +282,7 @@ async def test_closing_leaves_no_thread_file_or_descriptor(tmp_path: Path) -> No
             await coordinator.put("a/key", b"v")
     assert (threading.active_count(), set(os.listdir("/proc/self/fd"))) == before
     assert sorted(os.listdir(tmp_path)) == [
+        "coordinator.ballast",
         "coordinator.db",
         "coordinator.lock",
     ]

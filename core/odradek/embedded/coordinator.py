@@ -24,7 +24,7 @@ def open_embedded_coordinator(
     """
     settings = settings or EmbeddedCoordinatorSettings()
     return open_local_coordinator(
-        partial(Database.open, path),
+        partial(Database.open, path, settings.ballast_bytes),
         request_timeout=settings.request_timeout_ms / 1000,
         max_queued_writes=settings.max_queued_writes,
         max_batch_writes=settings.max_batch_writes,

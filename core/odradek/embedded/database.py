@@ -1,8 +1,9 @@
 """The SQLite file of the embedded coordinator; no trio here, everything blocks.
 
-One directory holds ``coordinator.db`` (WAL mode, synchronous=FULL) and ``coordinator.lock``. The
-persistent entries lie in one table, each row with a CRC-32 of its contents, because SQLite has no
-page checksums of its own: a flipped bit in a value would otherwise become cluster metadata.
+One directory holds ``coordinator.db`` (WAL mode, synchronous=FULL), ``coordinator.lock`` and
+``coordinator.ballast``, which only takes up room until a write finds none. The persistent entries
+lie in one table, each row with a CRC-32 of its contents, because SQLite has no page checksums of
+its own: a flipped bit in a value would otherwise become cluster metadata.
 
 Ephemeral entries are never written. `boot`, the upper bits of all revisions, is raised durably at
 each opening.
@@ -14,7 +15,7 @@ import ctypes
 import os
 import sqlite3
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from zlib import crc32
 
 from odradek.contracts.coordinator import Entry, Unavailable, Uncertain, Version
 from odradek.contracts.local import BOOT_SHIFT, LocalStore
+from odradek.embedded.ballast import Ballast
 from odradek.embedded.directory import LOCK_NAME, InUse, lock_directory, make_directory, sync
 from odradek.embedded.wal import transactions_after_damage
 from odradek.errors import OdradekError
@@ -80,14 +82,17 @@ class Database(LocalStore):
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
+        self._ballast = Ballast(path.parent, 0)
         self.boot = 0
         self.entries: dict[str, Entry] = {}
         self._connection = connection
         self._lock = -1  # closed, until `open` is through
 
     @classmethod
-    def open(cls, directory: Path) -> Database:
+    def open(cls, directory: Path, ballast_bytes: int = 0) -> Database:
         """Open the database in `directory`, creating both where absent; recovers by itself.
+
+        `ballast_bytes`: how much room to set aside for writes on a full disk.
 
         Raises InUse, Damaged, and Unavailable where the operating system refuses or the disk is
         full. Nothing stays open after an error.
@@ -106,7 +111,9 @@ class Database(LocalStore):
                 )
                 undo.callback(connection.close)
                 database = cls(path, connection)
+                database._ballast = Ballast(directory, ballast_bytes)
                 database._prepare()
+                database._ballast.set_aside()
                 undo.pop_all()
         except OSError as error:
             raise Unavailable(f"cannot open {path}: {error}") from error
@@ -125,15 +132,21 @@ class Database(LocalStore):
         stored = [_row(entry) for entry in changes.values() if entry is not None]
         deleted = [(key,) for key, entry in changes.items() if entry is None]
         execute = self._connection.execute
-        try:
+
+        def write() -> None:
             execute("BEGIN IMMEDIATE")
             self._connection.executemany(_UPSERT, stored)
             self._connection.executemany("DELETE FROM entries WHERE key = ?", deleted)
             execute("COMMIT")
+
+        try:
+            self._with_ballast(write)
         except sqlite3.Error as error:
-            if _name(error) == "SQLITE_FULL" and self._roll_back():
+            if self._ran_full(error):
                 raise DiskFull(f"no room on the disk of {self.path}") from error
             raise WriteFailed(f"writing {self.path} failed: {_name(error)}: {error}") from error
+        if self._ballast.lacks:
+            self._ballast.set_aside()
 
     def close(self) -> None:
         """Close the database and let go of the directory; idempotent."""
@@ -167,10 +180,43 @@ class Database(LocalStore):
         ((boot,),) = execute("SELECT boot FROM boots").fetchall()
         if not newest >> BOOT_SHIFT <= boot < MAX_BOOT:
             raise Damaged(_damage(self.path, f"boot {boot}, but an entry of revision {newest}"))
-        # What a crash left in the log must not be there when the next crash is looked into.
-        execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        execute("UPDATE boots SET boot = boot + 1")
+        self._with_ballast(self._begin)
         self.boot = boot + 1
+
+    def _begin(self) -> None:
+        # What a crash left in the log must not be there when the next crash is looked into.
+        self._empty_log()
+        self._connection.execute("UPDATE boots SET boot = boot + 1")
+
+    def _empty_log(self) -> None:
+        """Bring what is in the log into the database, and give the log's room back."""
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _with_ballast(self, write: Callable[[], None]) -> None:
+        """Call `write`, and once more with the ballast's room where the disk had none for it.
+
+        Raises sqlite3.Error, as `write` does; a transaction may then be open.
+        """
+        try:
+            write()
+        except sqlite3.Error as error:
+            if not self._ran_full(error) or not self._ballast.give():
+                raise
+            try:
+                # Else each write would make the log longer by some pages, until it has some MiB
+                # and the ballast is used up.
+                self._empty_log()
+                write()
+            except sqlite3.Error as second:
+                if self._ran_full(second):
+                    self._empty_log()  # of the pages that there was room for
+                raise
+            finally:
+                self._ballast.take_back()
+
+    def _ran_full(self, error: sqlite3.Error) -> bool:
+        """Whether there was no room, and nothing was left behind."""
+        return _name(error) == "SQLITE_FULL" and self._roll_back()
 
     def _roll_back(self) -> bool:
         try:

@@ -31,8 +31,8 @@ def lock_directory(directory: Path) -> int:
             pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             holder = f"process {pid}" if pid.isdigit() else "another process"
             raise InUse(f"{directory} is in use by {holder}") from None
-        os.truncate(lock, 0)
-        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+        # In this order: on a full disk there is room for what is overwritten, not for what is new.
+        os.truncate(lock, os.pwrite(lock, b"%d\n" % os.getpid(), 0))
     except BaseException:
         os.close(lock)
         raise
