@@ -228,7 +228,7 @@ class Space:
             self._ops.close(fd)
 
     def _take_ballast(self) -> None:
-        """Set aside again what is left of the room, by halves."""
+        """Set aside again what is left of the room."""
         try:
             fd = self._ops.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
@@ -240,7 +240,8 @@ class Space:
                     os.posix_fallocate(fd, 0, size)
                 except OSError:
                     self._ops.ftruncate(fd, 0)
-                    size //= 2
+                    free = self.free()
+                    size = free if free < size else size // 2
                 else:
                     self._dropped = size < self._ballast
                     return

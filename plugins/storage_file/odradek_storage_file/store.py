@@ -105,7 +105,7 @@ class FileStore(SegmentStore):
 
     async def probe(self) -> None:
         """Try what the contract rests on, with a file of its own."""
-        await in_thread(probe, self.ops, self.root)
+        await in_thread(probe, self.ops, self.space, self.root)
 
     async def open_writer(self, key: PartitionKey, claim: Claim) -> PartitionWriter:
         """Open a directory, or create it."""

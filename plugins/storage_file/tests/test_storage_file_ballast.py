@@ -78,6 +78,8 @@ async def test_what_the_ballast_gave_is_set_aside_again_at_once(small_disk: Path
         fill(small_disk)
     assert (small_disk / layout.CLEAN_MARKER).exists()
     async with open_store(small_disk.as_uri(), SETTINGS) as store:
+        fill(small_disk)
+        await store.probe()
         writer = await store.open_writer(KEY, Claim(1, 1))
         assert writer.recovery.clean
         assert writer.snapshot.log_start == 14
