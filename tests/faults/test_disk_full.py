@@ -219,7 +219,7 @@ def test_a_broker_stops_and_starts_cleanly_on_a_full_disk_and_serves_reads(
     broker.start()
     assert len(read_back(broker.address, "full")) == taken * 100
     assert not takes(broker)
-    (volume.path / "filler").unlink()
+    volume.fill()
     assert delete_records(broker, taken * 100) == 0
     until(lambda: takes(broker), "space is free again", 10)
 
@@ -236,6 +236,6 @@ def test_a_broker_killed_on_a_full_disk_starts_and_serves_reads(
         lambda: len(read_back(broker.address, "full")) == taken * 100, "the partition is served", 10
     )
     assert not takes(broker)
-    (volume.path / "filler").unlink()
+    volume.fill()
     assert delete_records(broker, taken * 100) == 0
     until(lambda: takes(broker), "space is free again", 10)
