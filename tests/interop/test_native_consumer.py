@@ -223,7 +223,7 @@ async def test_consumer_that_is_cancelled_commits_and_leaves_at_once(
     async with trio.open_nursery() as nursery:
         scope: trio.CancelScope = await nursery.start(consume)
         await wait_all_tasks_blocked(0.05)
-        with trio.fail_after(5):
+        with trio.fail_after(15):
             scope.cancel()
 
             async def gone() -> bool:
