@@ -125,6 +125,18 @@ def test_a_write_that_is_too_large_for_the_ballast_leaves_it_as_it_was(small_dis
     database.close()
 
 
+def test_a_ballast_that_was_copied_without_its_blocks_is_set_aside_again(
+    small_disk: Path,
+) -> None:
+    opened(small_disk).close()
+    (small_disk / "data" / NAME).write_bytes(b"")
+    with (small_disk / "data" / NAME).open("r+b") as file:
+        file.truncate(BALLAST)
+    assert ballast(small_disk) == 0
+    opened(small_disk).close()
+    assert ballast(small_disk) == BALLAST
+
+
 def test_no_ballast_is_set_aside_where_there_is_little_room(small_disk: Path) -> None:
     for size in (0, 1024 * 1024):
         database = Database.open(small_disk / "data", size)

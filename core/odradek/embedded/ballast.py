@@ -10,6 +10,8 @@ from typing import Final
 __all__ = ["Ballast"]
 
 NAME: Final = "coordinator.ballast"
+BLOCK: Final = 512
+"""Bytes: the unit of `st_blocks`."""
 LEAST: Final = 4096
 """Bytes: with less than a page of the database there is no room for anything."""
 
@@ -30,7 +32,10 @@ class Ballast:
         if not self._size:
             return
         try:
-            self.lacks = not self._path.exists() or self._path.stat().st_size < self._size
+            # Its blocks count: a file that was copied may have none.
+            self.lacks = not self._path.exists() or (
+                self._path.stat().st_blocks * BLOCK < self._size
+            )
             if not self.lacks:
                 return
             if self._free() >= 2 * self._size:

@@ -23,6 +23,9 @@ STEP = 8 * 1024 * 1024
 SCARCE = 8 * STEP
 """Bytes above the soft limit below which removed segments do not linger any more."""
 
+BLOCK = 512
+"""Bytes: the unit of `st_blocks`."""
+
 LEAST_BALLAST = 4096
 """Bytes: less ballast than this is none."""
 
@@ -176,9 +179,13 @@ class Space:
 
     def _set_ballast(self) -> None:
         try:
-            if os.path.exists(self._path) and os.stat(self._path).st_size == self._ballast:
-                return
             if not self._ballast:
+                return
+            # Its blocks count: a file that was copied may have none.
+            if (
+                os.path.exists(self._path)
+                and os.stat(self._path).st_blocks * BLOCK >= self._ballast
+            ):
                 return
             if self.free() < self._min_free + 2 * self._ballast:
                 self._dropped = True

@@ -119,3 +119,13 @@ async def test_ballast_that_found_no_room_at_the_start_is_set_aside_later(
         log = Log(await store.open_writer(KEY, Claim(1, 1)))
         log.append()
         assert ballast(small_disk) == BALLAST
+
+
+async def test_a_ballast_that_was_copied_without_its_blocks_is_set_aside_again(
+    small_disk: Path,
+) -> None:
+    with (small_disk / layout.BALLAST).open("wb") as file:
+        file.truncate(BALLAST)
+    assert ballast(small_disk) == 0
+    async with open_store(small_disk.as_uri(), SETTINGS):
+        assert ballast(small_disk) == BALLAST
