@@ -25,6 +25,7 @@ from odradek.client import (
     open_cluster,
     open_consumer,
 )
+from odradek.client.connection import BrokerConnection
 from odradek.client.consumer import Consumer
 from odradek.errors import CorruptBatch, ErrorCode, KafkaError
 
@@ -491,6 +492,31 @@ async def test_offset_in_a_topic_that_was_deleted_means_nothing_in_the_next_one_
             with pytest.raises(KafkaError, match="deleted and created again") as caught:
                 await take(consumer, 1)
             assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_offset_of_a_deleted_topic_is_not_fetched_from_the_next_one_that_came_meanwhile(
+    filled: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Getting a connection may take longer than it takes to learn of the new topic."""
+    settings = ConsumerSettings(auto_offset_reset="none", max_wait=0.05)
+    connect, replaced, held = filled.connection, trio.Event(), trio.Event()
+
+    async def connection(node: int, purpose: str = "") -> BrokerConnection:
+        if purpose.startswith("fetch"):
+            held.set()
+            await replaced.wait()
+        return await connect(node, purpose)
+
+    async with open_consumer(filled, assignment=FROM_START, settings=settings) as consumer:
+        await take(consumer, 500)
+        monkeypatch.setattr(filled, "connection", connection)
+        await held.wait()
+        await Admin(filled).delete_topics(["t"])
+        await Admin(filled).create_topic(NewTopic(name="t", partitions=2))
+        await write(filled, P0, range(600))
+        replaced.set()
+        with pytest.raises(KafkaError, match="deleted and created again"):
+            await take(consumer, 1)
 
 
 async def test_batch_that_is_damaged_is_fetched_again(filled: Cluster, consumer: Consumer) -> None:

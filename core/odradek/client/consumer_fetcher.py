@@ -187,7 +187,12 @@ class Fetcher:
             epochs: dict[Position, int] = {}
             for position, version in asked:
                 leader = metadata.leader(position.partition)
-                if position.version == version and leader is not None:
+                # Connecting took its time: the offset may be one of a topic that is gone by now.
+                if (
+                    position.version == version
+                    and leader is not None
+                    and position.topic_id == metadata.topics[position.partition.topic].topic_id
+                ):
                     epochs[position] = leader.epoch
             if epochs:
                 request = fetch_request(
